@@ -1,0 +1,34 @@
+"""Mistakes that belong to the user, told in one line.
+
+Whoever finds one raises `UserError` with what is wrong, where, which choices there are and what to do next;
+the doors (train.py, translate.py, scripts/) print that line and leave with exit code 2. Any other exception is
+a fault of the program and keeps its traceback.
+"""
+
+import difflib
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+
+class UserError(Exception):
+    """Something the user can mend. The message is the whole story: no traceback is shown."""
+
+
+def suggest(word: str, choices: Iterable[str]) -> str:
+    """' (did you mean 'x'?)' for the choice closest to `word`, or '' when nothing is close."""
+    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn a `UserError` into one line on stderr and exit code 2; a reader that went away into a quiet end."""
+    try:
+        yield
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # e.g. `translate.py ... | head -1`: not an error of anybody's
+        sys.stderr.close()
+        sys.exit(0)
