@@ -1,0 +1,131 @@
+"""Multi-head attention: softmax(QK^T / sqrt(d)) V, H times in parallel (Vaswani et al. 2017, section 3.2).
+
+One class serves self- and cross-attention; what differs is only where keys and values come from. One projection is
+made for all heads and then split: splitting the input first would keep each head from seeing the whole vector.
+It knows nothing of layers, padding ids or what the masks mean.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dragoman.masks import causal_attn_mask
+from dragoman.model.cache import KeyValues
+from dragoman.model.position import Position
+
+
+def scaled_dot(q: Tensor, k: Tensor) -> Tensor:
+    """(B, H, T_q, d), (B, H, T_k, d) -> (B, H, T_q, T_k). q.k has variance d; divided by sqrt(d) it has variance 1."""
+    return q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+
+
+SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"scaled_dot": scaled_dot}
+
+
+class Attention(nn.Module):
+    """query (B, T_q, D) looks at key_value (B, T_k, D) -> (B, T_q, D).
+
+    `position` is given for self-attention only. `cache` keeps keys and values between decoding steps.
+    """
+
+    def __init__(
+        self, d_model: int, n_heads: int, *, score: str, dropout: float, position: Position | None = None
+    ) -> None:
+        super().__init__()
+        self.n_heads, self.d_head = n_heads, d_model // n_heads
+        self.score, self.dropout = score, dropout
+        self.position = position
+        self.q = nn.Linear(d_model, d_model)
+        self.kv = nn.Linear(d_model, 2 * d_model)  # keys and values read the same input: one product
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(
+        self,
+        query: Tensor,
+        key_value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        causal: bool = False,
+        positions: Tensor | None = None,
+        cache: KeyValues | None = None,
+    ) -> Tensor:
+        """attn_mask broadcastable to (B, H, T_q, T_k), True = may attend; `causal` hides later keys."""
+        q, k, v, bias = self._project(query, key_value, positions, cache)
+        mixed = self._attend(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
+        return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T_q, D)
+
+    def weights(
+        self,
+        query: Tensor,
+        key_value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        causal: bool = False,
+        positions: Tensor | None = None,
+        cache: KeyValues | None = None,
+    ) -> Tensor:
+        """The softmax weights (B, H, T_q, T_k) that `forward` uses for the same arguments."""
+        q, k, _, bias = self._project(query, key_value, positions, cache)
+        return self._weights(q, k, bias, attn_mask, causal)
+
+    def _project(
+        self, query: Tensor, key_value: Tensor, positions: Tensor | None, cache: KeyValues | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        q = self._heads(self.q(query))  # (B, H, T_q, d)
+        if self.position is None:  # cross-attention: the source does not change, its keys are made once
+            if cache is None or cache.k is None or cache.v is None:
+                k, v = (self._heads(x) for x in self.kv(key_value).chunk(2, dim=-1))
+                if cache is not None:
+                    cache.k, cache.v, cache.length = k.contiguous(), v.contiguous(), k.size(2)
+                return q, k, v, None
+            return q, cache.k, cache.v, None
+        if positions is None:
+            positions = torch.arange(query.size(1), device=query.device)
+        k, v = (self._heads(x) for x in self.kv(key_value).chunk(2, dim=-1))
+        q, k = self.position.rotate(q, positions), self.position.rotate(k, positions)
+        key_positions = positions
+        if cache is not None:
+            k, v = cache.append(k, v)
+            key_positions = torch.arange(k.size(2), device=query.device)
+        return q, k, v, self.position.bias(q, k, positions, key_positions)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.n_heads, self.d_head)).transpose(1, 2)  # (B, T, D) -> (B, H, T, d)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool
+    ) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        if self.score != "scaled_dot" or bias is not None:
+            weights = self._weights(q, k, bias, attn_mask, causal)
+            return F.dropout(weights, dropout) @ v
+        if causal and (attn_mask is not None or q.size(2) != k.size(2)):
+            attn_mask, causal = _with_causal(attn_mask, q, k), False
+        # torch's bf16 backward of this product is ten times slower than its fp32 one on a CPU.
+        wide = q.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+        with torch.autocast(q.device.type, enabled=torch.is_autocast_enabled(q.device.type) and not wide):
+            if wide:
+                q, k, v = q.float(), k.float(), v.float()
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=causal
+            )
+
+    def _weights(
+        self, q: Tensor, k: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool
+    ) -> Tensor:
+        scores = SCORES[self.score](q, k)
+        if bias is not None:
+            scores = scores + bias
+        if causal:
+            attn_mask = _with_causal(attn_mask, q, k)
+        if attn_mask is not None:  # before the softmax: afterwards the rows would no longer sum to 1
+            scores = scores.masked_fill(~attn_mask, float("-inf"))
+        return scores.softmax(dim=-1)
+
+
+def _with_causal(attn_mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor:
+    causal = causal_attn_mask(q.size(2), k.size(2), q.device)
+    return causal if attn_mask is None else attn_mask & causal

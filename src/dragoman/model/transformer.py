@@ -1,0 +1,165 @@
+"""The encoder-decoder Transformer as three verbs: encode, decode, forward."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.errors import UserError, suggest
+from dragoman.masks import padding_attn_mask
+from dragoman.model.attention import SCORES, Attention
+from dragoman.model.cache import DecoderCache
+from dragoman.model.embedding import Embedding, Projection
+from dragoman.model.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, FeedForward, Residual
+from dragoman.model.position import POSITIONS, PositionConfig
+
+CHOICES = {"score": tuple(SCORES), "activation": tuple(ACTIVATIONS), "norm": ("pre", "post")}
+CHOICES["tie"] = ("none", "tgt", "all")
+
+
+@dataclass(kw_only=True)
+class ModelConfig:
+    """Everything that shapes the network except the vocabularies.
+
+    tie: "none" three matrices; "tgt" the output reads the target embedding; "all" one matrix for source, target and
+    output (needs one joint vocabulary). dropout is on embeddings and sub-layer outputs, activation_dropout inside
+    the feed-forward, attention_dropout on the attention weights.
+    """
+
+    d_model: int = 256
+    d_ff: int = 1024
+    n_heads: int = 4
+    n_encoder_layers: int = 3
+    n_decoder_layers: int = 3
+    dropout: float = 0.1
+    activation_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    activation: str = "relu"
+    norm: str = "pre"
+    tie: str = "all"
+    score: str = "scaled_dot"
+    position: PositionConfig = field(default_factory=PositionConfig)
+
+    def __post_init__(self) -> None:
+        for key in ("d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers"):
+            if getattr(self, key) < 1:
+                raise UserError(f"model.{key}={getattr(self, key)}: must be at least 1")
+        if self.d_model % self.n_heads:
+            fitting = [h for h in (1, 2, 4, 8, 16) if self.d_model % h == 0]
+            raise UserError(
+                f"model.n_heads={self.n_heads} does not divide model.d_model={self.d_model}; "
+                f"n_heads could be one of {', '.join(map(str, fitting))}"
+            )
+        for key in ("dropout", "activation_dropout", "attention_dropout"):
+            if not 0 <= getattr(self, key) < 1:
+                raise UserError(f"model.{key}={getattr(self, key)}: must be at least 0 and below 1")
+        for key, choices in CHOICES.items():
+            value = getattr(self, key)
+            if value not in choices:
+                raise UserError(
+                    f"model.{key}={value}: choose one of {', '.join(choices)}{suggest(value, choices)}"
+                )
+
+
+class Transformer(nn.Module):
+    """See `ModelConfig` for the shape; vocabulary sizes come from the tokenizers."""
+
+    def __init__(self, config: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int) -> None:
+        super().__init__()
+        if config.tie == "all" and src_vocab_size != tgt_vocab_size:
+            raise UserError(
+                "model.tie=all needs one vocabulary for both sides: set data.tokenizer.vocabulary=joint, "
+                "or model.tie=tgt"
+            )
+        self.config = config
+        d_model = config.d_model
+        position = POSITIONS[config.position.kind](config.position, d_model=d_model, n_heads=config.n_heads)
+
+        def attention(cross: bool = False) -> Attention:
+            return Attention(
+                d_model,
+                config.n_heads,
+                score=config.score,
+                dropout=config.attention_dropout,
+                position=None if cross else position,
+            )
+
+        def feed_forward() -> FeedForward:
+            return FeedForward(
+                d_model, config.d_ff, activation=config.activation, dropout=config.activation_dropout
+            )
+
+        def residuals(n: int) -> list[Residual]:
+            return [Residual(d_model, dropout=config.dropout, norm=config.norm) for _ in range(n)]
+
+        def final_norm() -> nn.Module:  # post-norm layers end in a norm of their own
+            return nn.LayerNorm(d_model) if config.norm == "pre" else nn.Identity()
+
+        self.encoder = nn.ModuleList(
+            EncoderLayer(attention(), feed_forward(), residuals(2)) for _ in range(config.n_encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            DecoderLayer(attention(), attention(cross=True), feed_forward(), residuals(3))
+            for _ in range(config.n_decoder_layers)
+        )
+        self.encoder_norm, self.decoder_norm = final_norm(), final_norm()
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+        self.src_embedding = Embedding(src_vocab_size, d_model, position=position, dropout=config.dropout)
+        self.tgt_embedding = (
+            self.src_embedding
+            if config.tie == "all"
+            else Embedding(tgt_vocab_size, d_model, position=position, dropout=config.dropout)
+        )
+        self.projection = Projection(tgt_vocab_size, d_model)
+        if config.tie != "none":
+            self.projection.weight = self.tgt_embedding.table.weight
+
+    def encode(self, src: Tensor, src_key_padding_mask: Tensor, *, positions: Tensor | None = None) -> Tensor:
+        """src (B, S) ids, src_key_padding_mask (B, S) True = padding -> memory (B, S, D)."""
+        if positions is None:
+            positions = torch.arange(src.size(1), device=src.device)
+        attn_mask = padding_attn_mask(src_key_padding_mask)
+        x = self.src_embedding(src, positions)
+        for layer in self.encoder:
+            x = layer(x, attn_mask, positions)
+        return self.encoder_norm(x)
+
+    def decode(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        memory_key_padding_mask: Tensor,
+        *,
+        positions: Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Tensor:
+        """tgt (B, T) ids beginning with BOS (with a cache: only the new ones) -> logits (B, T, V)."""
+        return self.projection(
+            self.states(tgt, memory, memory_key_padding_mask, positions=positions, cache=cache)
+        )
+
+    def states(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        memory_key_padding_mask: Tensor,
+        *,
+        positions: Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Tensor:
+        """`decode` up to the projection: (B, T) -> (B, T, D). The training loss projects these in chunks."""
+        if positions is None:
+            start = 0 if cache is None else cache.length
+            positions = torch.arange(start, start + tgt.size(1), device=tgt.device)
+        attn_mask = padding_attn_mask(memory_key_padding_mask)
+        x = self.tgt_embedding(tgt, positions)
+        for n, layer in enumerate(self.decoder):
+            own, cross = (None, None) if cache is None else (cache.own[n], cache.cross[n])
+            x = layer(x, memory, attn_mask, positions, own=own, cross=cross)
+        return self.decoder_norm(x)
+
+    def forward(self, src: Tensor, tgt_in: Tensor, src_key_padding_mask: Tensor) -> Tensor:
+        """Teacher forcing: src (B, S), tgt_in (B, T) = BOS y1 .. yn -> logits (B, T, V) for y1 .. yn EOS."""
+        return self.decode(tgt_in, self.encode(src, src_key_padding_mask), src_key_padding_mask)
