@@ -54,6 +54,7 @@ class DecoderCache:
 
     def select(self, rows: Tensor) -> "DecoderCache":
         """Keep these rows (n,), in this order; repeats are allowed. Changes this cache and returns it."""
+        rows = rows.to(self.memory_key_padding_mask.device)
         for key_values in (*self.own, *self.cross):
             key_values.select(rows)
         self.memory_key_padding_mask = self.memory_key_padding_mask.index_select(0, rows)

@@ -1,0 +1,69 @@
+"""ids -> ids: one model, many sentences, any search.
+
+It sorts the sentences by length, cuts them into batches by a token budget, encodes each batch once and hands a
+`step` function to the search; the answers come back in the order asked. No text here.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from dragoman.masks import key_padding_mask
+from dragoman.model.cache import DecoderCache
+from dragoman.model.transformer import Transformer
+from dragoman.search.search import Hypothesis, SearchConfig, search
+from dragoman.special import EOS, PAD
+
+
+def translate_ids(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    config: SearchConfig,
+    *,
+    batch_tokens: int = 4096,
+    lines: Sequence[int] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[list[Hypothesis]]:
+    """Source ids without EOS -> n_best hypotheses for each, best first, in the order of `sources`.
+
+    `batch_tokens` bounds (rows x beams) x longest source of a batch; `lines` are the sentences' numbers in the whole
+    input (default: 0, 1, 2 ...), which seed sampling; `progress` is told how many sentences each batch finished.
+    """
+    lines = range(len(sources)) if lines is None else lines
+    width = {"beam": config.beam_size, "sample": config.n_best}.get(config.kind, 1)
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
+    answers: list[list[Hypothesis]] = [[] for _ in sources]
+    was_training = model.training
+    model.eval()
+    try:
+        while order:
+            rows = max(1, batch_tokens // (width * (len(sources[order[0]]) + 1)))
+            batch, order = order[:rows], order[rows:]
+            found = _translate_batch(model, [sources[i] for i in batch], config, [lines[i] for i in batch])
+            for i, hypotheses in zip(batch, found, strict=True):
+                answers[i] = hypotheses
+            if progress:
+                progress(len(batch))
+    finally:
+        model.train(was_training)
+    return answers
+
+
+@torch.inference_mode()
+def _translate_batch(
+    model: Transformer, sources: Sequence[Sequence[int]], config: SearchConfig, lines: Sequence[int]
+) -> list[list[Hypothesis]]:
+    device = next(model.parameters()).device
+    longest = max(len(source) for source in sources) + 1
+    src = torch.tensor([[*source, EOS] + [PAD] * (longest - 1 - len(source)) for source in sources])
+    src = src.to(device)
+    padding = key_padding_mask(src)
+
+    def step(tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
+        logits = model.decode(tokens.to(device), cache.memory, cache.memory_key_padding_mask, cache=cache)
+        return logits[:, -1].cpu(), cache
+
+    cache = DecoderCache(len(model.decoder), model.encode(src, padding), padding)
+    max_lengths = [config.max_length(len(source)) for source in sources]
+    return search(step, cache, config, max_lengths=max_lengths, lines=lines)  # type: ignore[arg-type]
