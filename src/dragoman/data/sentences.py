@@ -29,14 +29,15 @@ _CLAUSE_ENDS = re.compile(r"[，、；：—]\s*+|[,;:]\s++")
 _LOOK_BACK = 24  # characters: longer than any abbreviation
 
 # Words whose dot never ends a sentence, even before a capital: a name follows.
-_BEFORE_NAMES = frozenset(
-    "mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|fr|messrs|mme|mlle|"
-    "vs|cf|viz|ca".split("|")
+_BEFORE_NAMES = re.compile(
+    "mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|fr|messrs|mme|mlle"
+    "|vs|cf|viz|ca",
+    re.IGNORECASE,
 )
 # Words whose dot does not end a sentence when a number follows: No. 5, Fig. 3, Dec. 24.
-_BEFORE_NUMBERS = frozenset(
-    "no|nos|vol|vols|p|pp|ch|sec|art|eq|fig|figs|approx|est|"
-    "jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|nov|dec".split("|")
+_BEFORE_NUMBERS = re.compile(
+    "no|nos|vol|vols|p|pp|ch|sec|art|eq|fig|figs|approx|est|jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|nov|dec",
+    re.IGNORECASE,
 )
 _MAY_END = frozenset(("a.m", "p.m"))  # of the words with inner dots, these do end sentences
 
@@ -115,9 +116,9 @@ def _is_abbreviation(text: str, start: int, dot: int) -> bool:
     word = _LAST_WORD.search(text[max(start, dot - _LOOK_BACK) : dot]).group()  # type: ignore[union-attr]
     if dot - start == len(word) and (word.isdigit() or len(word) == 1):
         return True  # "1. Open the door": the number of a list
-    if word.lower() in _BEFORE_NAMES:
+    if _BEFORE_NAMES.fullmatch(word):
         return True
-    if word.lower() in _BEFORE_NUMBERS and _next_visible(text, dot + 1).isdigit():
+    if _BEFORE_NUMBERS.fullmatch(word) and _next_visible(text, dot + 1).isdigit():
         return True
     if len(word) == 1:
         return word.isupper() and word != "I"  # J. Smith
