@@ -1,4 +1,9 @@
-"""What a parallel corpus is: pairs of sentences, and the entry of `data.corpora` that says where they are.
+"""What a parallel corpus is: pairs of sentences, what a clean sentence is, and the entry of `data.corpora`.
+
+Knows: which characters have no business inside a sentence. `clean_text` is the one repair of text in the program:
+training data and the sentences handed to the translator go through the same function, so that a model never meets
+at its work what it never met at school.
+Refuses to know: where corpora lie, which pairs are worth keeping, tokens.
 """
 
 import re
@@ -9,6 +14,46 @@ from typing import NamedTuple
 from dragoman.errors import UserError, suggest
 
 SPLITS = ("train", "validation", "test")
+MAX_CHARS = 10_000  # a longer "sentence" is a fault of its file; nothing looks at more of it than this
+
+# What is wrong with a character -> the characters, as the inside of a regular expression's [...]. Lone surrogates
+# cannot be written as UTF-8 at all; U+2581 is the mark by which sentencepiece writes a space, and would become one.
+DEFECTS = {
+    "byte order mark": "\ufeff",
+    "NUL": "\x00",
+    "carriage return": "\r",
+    "line separator": "\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029",
+    "control character": "\x01-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad"
+    "\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufffe\uffff",
+    "broken character": "\ud800-\udfff",
+    "mark of sentencepiece": "\u2581",
+}
+_BECOMES = {"carriage return": " ", "line separator": " ", "broken character": "\ufffd", "mark of sentencepiece": "_"}
+_DEFECT = {name: re.compile(f"[{characters}]+") for name, characters in DEFECTS.items()}
+_ANY_DEFECT = re.compile(f"[{''.join(DEFECTS.values())}]")
+
+
+def clean_text(text: str) -> str:
+    """The sentence without invisible and control characters, in NFC, its white space single spaces.
+
+    Idempotent. Words, punctuation and full-width forms stay as they are.
+    """
+    if _ANY_DEFECT.search(text):
+        for name, pattern in _DEFECT.items():
+            text = pattern.sub(_BECOMES.get(name, ""), text)
+    if not unicodedata.is_normalized("NFC", text):
+        text = unicodedata.normalize("NFC", text)
+    return " ".join(text.split())
+
+
+def defects(text: str) -> list[str]:
+    """What `clean_text` will mend in this sentence, by name (white space is too common to be counted)."""
+    found = []
+    if _ANY_DEFECT.search(text):
+        found = [name for name, pattern in _DEFECT.items() if pattern.search(text)]
+    if not unicodedata.is_normalized("NFC", text):
+        found.append("not NFC")
+    return found
 
 
 class Pair(NamedTuple):
