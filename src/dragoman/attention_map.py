@@ -1,8 +1,8 @@
 """Where every head looks: (model, src, tgt) -> attention weights per layer and head.
 
-The fast path of attention never forms its weights, and it stays that way: this module listens to the inputs of
-each `Attention` during one ordinary teacher-forced pass and asks the same module for the `weights` of the same
-arguments. It knows nothing of text or pictures (see picture.py), and leaves no trace on the model.
+The fast path of attention never forms its weights, and it stays that way: this module listens to the inputs
+of each `Attention` during one ordinary teacher-forced pass and asks the same module for the `weights` of the
+same arguments. It knows nothing of text or pictures (see picture.py), and leaves no trace on the model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,10 @@ from dragoman.model.transformer import Transformer
 
 @torch.no_grad()
 def attention_map(model: Transformer, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
-    """The weights of one pair, without dropout: src (1, S) ids ending in EOS, tgt (1, T) ids beginning with BOS.
+    """The weights of one pair, without dropout: src (1, S) ends in EOS, tgt (1, T) begins with BOS.
 
-    Returns "encoder" (L, H, S, S), "decoder" (L, H, T, T) and "cross" (L, H, T, S), float32 on the CPU; each row
-    is a query and sums to 1. Raises ValueError for more than one pair.
+    Returns "encoder" (L, H, S, S), "decoder" (L, H, T, T) and "cross" (L, H, T, S), float32 on the CPU; each
+    row is a query and sums to 1. Raises ValueError for more than one pair.
     """
     if src.dim() != 2 or tgt.dim() != 2 or src.size(0) != 1 or tgt.size(0) != 1:
         raise ValueError(
@@ -63,7 +63,7 @@ def _listening(attentions: Sequence[Attention]) -> Iterator[dict[nn.Module, Tens
 
 @contextmanager
 def _at_rest(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, then each module's own mode again: `model.train()` would wake parts that are frozen."""
+    """Evaluation mode, then each module's own mode again: `model.train()` would wake frozen parts."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
