@@ -1,0 +1,62 @@
+"""Label-smoothed cross-entropy without the (tokens x vocabulary) matrix.
+
+Projecting 4,000 positions onto 8,000 pieces makes 130 MB of logits, written and read several times: a quarter of a
+training step on a CPU. Here projection, softmax and gradient are done a few hundred positions at a time, the gradient
+already in the forward pass, and only the (n, D) and (V, D) gradients are kept. It is the same loss to rounding.
+"""
+
+import torch
+from torch import Tensor
+
+CHUNK = {"cpu": 512}  # positions at a time; a GPU would rather have few large products
+CHUNK_ELSEWHERE = 8192
+
+
+class _ProjectedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[no-untyped-def,override]
+        ctx, states: Tensor, weight: Tensor, targets: Tensor, smoothing: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        chunk = CHUNK.get(states.device.type, CHUNK_ELSEWHERE)
+        vocab_size = weight.size(0)
+        cast_weight, cast_states = weight.to(dtype), states.to(dtype)
+        states_gradient = torch.empty_like(cast_states)
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
+        loss, nll = (torch.zeros((), device=states.device) for _ in range(2))
+        for start in range(0, states.size(0), chunk):
+            x, y = cast_states[start : start + chunk], targets[start : start + chunk, None]
+            logits = (x @ cast_weight.t()).float()  # (c, V)
+            normaliser = logits.logsumexp(dim=-1, keepdim=True)
+            surprise = normaliser - logits.gather(1, y)  # -log p(y)
+            nll += surprise.sum()
+            # smoothing spreads its mass evenly over the vocabulary: (1 - s) * -log p(y) + s * mean(-log p)
+            loss += ((1 - smoothing) * surprise + smoothing * (normaliser - logits.mean(-1, keepdim=True))).sum()
+            gradient = logits.sub_(normaliser).exp_().sub_(smoothing / vocab_size)  # d loss / d logits
+            gradient.scatter_add_(1, y, gradient.new_full(y.shape, smoothing - 1))
+            gradient = gradient.to(dtype)
+            torch.mm(gradient, cast_weight, out=states_gradient[start : start + chunk])
+            weight_gradient += gradient.t() @ x
+        ctx.save_for_backward(states_gradient.to(states.dtype), weight_gradient.to(weight.dtype))
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx, outer: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # type: ignore[no-untyped-def,override]
+        states_gradient, weight_gradient = ctx.saved_tensors
+        return states_gradient * outer, weight_gradient * outer, None, None, None
+
+
+def projected_loss(
+    states: Tensor, weight: Tensor, targets: Tensor, *, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """states (n, D), weight (V, D), targets (n,) -> (smoothed loss, plain negative log-likelihood), both summed.
+
+    Products run in bf16 under autocast to bf16, else in fp32. Sums are over positions, in nats; divide by the number
+    of target tokens for the loss, and exponentiate the plain mean for perplexity. Smoothing: Szegedy et al. 2016.
+    """
+    device = states.device.type
+    bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+    with torch.autocast(device, enabled=False):
+        return _ProjectedLoss.apply(
+            states.float(), weight, targets, smoothing, torch.bfloat16 if bf16 else torch.float32
+        )

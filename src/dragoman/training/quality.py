@@ -1,0 +1,149 @@
+"""How good the model is by now: validation loss, BLEU and chrF of real translations, and what to look at.
+
+It decodes the validation sources with the weights that would be shipped, keeps the history of all validations, says
+which was the best and why, and gives TensorBoard a table of sample translations and pictures of attention.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils.tensorboard import SummaryWriter
+
+from dragoman import metrics
+from dragoman.attention_map import attention_map
+from dragoman.data.datamodule import TranslationData
+from dragoman.engine import translate_ids
+from dragoman.model.transformer import Transformer
+from dragoman.picture import attention_figure
+from dragoman.search.search import SearchConfig
+from dragoman.special import BOS, EOS
+from dragoman.training.module import TranslationModule
+
+log = logging.getLogger(__name__)
+
+
+class Quality(Callback):
+    """Validates at the end of every validation epoch; `history` holds one record each, oldest first."""
+
+    def __init__(
+        self,
+        data: TranslationData,
+        *,
+        monitor: str,
+        n_pairs: int,
+        n_samples: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self.data, self.monitor, self.n_samples, self.say = data, monitor, n_samples, say
+        self.pairs = [data.validation[i] for i in range(min(n_pairs, len(data.validation)))]
+        self.sources = data.src_tokenizer.encode_batch([pair.src for pair in self.pairs])
+        self.history: list[dict[str, Any]] = []
+        self.before: list[str] = []  # the samples' translations at the last validation
+        self.is_best = False
+
+    def state(self) -> dict[str, Any]:
+        return {"history": self.history, "before": self.before}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.history, self.before = state["history"], state["before"]
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The record of the best validation so far."""
+        return max(self.history, key=self._merit) if self.history else None
+
+    def _merit(self, record: dict[str, Any]) -> float:
+        value = record.get(self.monitor, math.nan)
+        merit = -value if self.monitor == "loss" else value
+        return merit if math.isfinite(merit) else -math.inf
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, TranslationModule)
+        hypotheses = self._translate(trainer, pl_module.best_model)
+        record: dict[str, Any] = {"step": trainer.global_step, "loss": pl_module.validation_loss()}
+        if self.pairs:
+            references = [pair.references or (pair.tgt,) for pair in self.pairs]
+            scores = metrics.evaluate(
+                hypotheses=hypotheses, references=references, tgt=self.data.config.tgt, metrics=("bleu", "chrf")
+            )
+            record |= {name: round(score.score, 3) for name, score in scores.items()}
+            record["signature"] = scores["bleu"].signature
+        best = self.best
+        self.is_best = best is None or self._merit(record) > self._merit(best)
+        self.history.append(record)
+        pl_module.log(self.monitor, record.get(self.monitor, math.nan), rank_zero_only=True)
+        if not trainer.is_global_zero:
+            return
+        self.say(self._in_words(record, best))
+        if trainer.logger is not None:
+            self._show(trainer.logger.experiment, record, hypotheses, pl_module.best_model)  # type: ignore[attr-defined]
+        self.before = hypotheses[: self.n_samples]
+
+    def _translate(self, trainer: Trainer, model: Transformer) -> list[str]:
+        """Greedily, every process its share; all get all."""
+        rank, world = trainer.global_rank, trainer.world_size
+        with torch.autocast(model.projection.weight.device.type, enabled=False):
+            found = translate_ids(model, self.sources[rank::world], SearchConfig(kind="greedy"))
+        mine = [self.data.tgt_tokenizer.decode(hypotheses[0].ids) for hypotheses in found]
+        if world == 1:
+            return mine
+        shares: list[list[str]] = [[] for _ in range(world)]
+        torch.distributed.all_gather_object(shares, mine)
+        return [shares[i % world][i // world] for i in range(len(self.sources))]
+
+    def _in_words(self, record: dict[str, Any], best: dict[str, Any] | None) -> str:
+        scores = "  ".join(f"{key} {record[key]:.2f}" for key in ("bleu", "chrf") if key in record)
+        line = f"step {record['step']}: validation loss {record['loss']:.3f}  {scores}"
+        if best is None:
+            return f"{line}  (first: kept)"
+        if self.is_best:
+            return f"{line}  (best so far by {self.monitor}: kept)"
+        return f"{line}  (not kept: {self.monitor} was {best[self.monitor]:.2f} at step {best['step']})"
+
+    def _show(
+        self, board: SummaryWriter, record: dict[str, Any], hypotheses: list[str], model: Transformer
+    ) -> None:
+        step = record["step"]
+        board.add_scalar("validation/loss", record["loss"], step)
+        board.add_scalar("validation/perplexity", math.exp(min(50.0, record["loss"])), step)
+        for name in ("bleu", "chrf"):
+            if name in record:
+                board.add_scalar(f"validation/{name}", record[name], step)
+        rows = ["| source | reference | hypothesis now | before |", "|---|---|---|---|"]
+        for i in range(min(self.n_samples, len(self.pairs))):
+            before = self.before[i] if i < len(self.before) else ""
+            cells = (self.pairs[i].src, self.pairs[i].tgt, hypotheses[i], before)
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        board.add_text("samples", "\n".join(rows), step)
+        for i in range(min(2, len(self.pairs))):
+            self._show_attention(board, model, i, hypotheses[i], step)
+        board.flush()
+
+    def _show_attention(
+        self, board: SummaryWriter, model: Transformer, i: int, hypothesis: str, step: int
+    ) -> None:
+        """Cross-attention of the last layer: which source pieces each target piece was made from."""
+        device = model.projection.weight.device
+        source = [*self.sources[i], EOS]
+        target = [BOS, *self.data.tgt_tokenizer.encode(hypothesis)]
+        weights = attention_map(
+            model, torch.tensor([source], device=device), torch.tensor([target], device=device)
+        )["cross"][-1]
+        columns = self.data.src_tokenizer.pieces(source)
+        rows = [*self.data.tgt_tokenizer.pieces(target[1:]), "</s>"]  # row t is the query that produced piece t
+        picture = attention_figure(weights.float().cpu().numpy(), rows, columns, title=f"step {step}")
+        board.add_image(f"attention/{i + 1}", _pixels(picture), step)
+
+
+def _pixels(png: bytes) -> torch.Tensor:
+    """PNG bytes -> (3, height, width) uint8."""
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    return torch.from_numpy(np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).copy()).permute(2, 0, 1)
