@@ -1,0 +1,146 @@
+"""Which sentences are mended and which pairs are dropped, and the report that says how many of each.
+
+Knows: the faults that can be seen in one pair of texts. Faults against the other pairs (duplicates, leaks) are found
+in splits.py, faults in pieces (too long, unequal) in encoding.py; all are counted in the same report.
+Refuses to know: files, tokens, which split a pair will end up in. Training pairs are filtered; validation and test
+are the measure and are only mended, except that a pair with an empty or endless side is no pair.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dragoman.data.corpus import MAX_CHARS, clean_text, defects
+from dragoman.data.readers import Rows
+from dragoman.errors import UserError
+
+HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
+WITH_HAN = frozenset(("zh", "yue"))
+WITHOUT_HAN = frozenset(("en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk"))
+
+EMPTY, TOO_LONG, WRONG_SCRIPT, COPY = "empty", "too long", "wrong script", "source equals target"
+DUPLICATE, UNEQUAL, LEAK = "exact duplicate", "length ratio", "in validation or test"
+SHARED = "shares a sentence with a split cut from train"
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What was read, mended, dropped and kept, by split and reason. Counts are of pairs; `mended` of sentences."""
+
+    read: Counter[str] = field(default_factory=Counter)
+    mended: Counter[str] = field(default_factory=Counter)
+    dropped: dict[str, Counter[str]] = field(default_factory=dict)  # split -> reason -> pairs
+    kept: Counter[str] = field(default_factory=Counter)
+
+    def drop(self, split: str, reason: str, n: int = 1) -> None:
+        """Count `n` pairs of `split` as dropped for `reason`."""
+        if n:
+            self.dropped.setdefault(split, Counter())[reason] += n
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        dropped = {split: dict(reasons) for split, reasons in self.dropped.items()}
+        return {"read": dict(self.read), "mended": dict(self.mended), "dropped": dropped, "kept": dict(self.kept)}
+
+    @classmethod
+    def from_dict(cls, data: dict) -> "Report":
+        """The report that `as_dict` wrote."""
+        dropped = {split: Counter(reasons) for split, reasons in data["dropped"].items()}
+        return cls(
+            read=Counter(data["read"]), mended=Counter(data["mended"]), dropped=dropped, kept=Counter(data["kept"])
+        )
+
+    def table(self) -> str:
+        """The report as lines for the screen."""
+        splits = [split for split in ("train", "validation", "test") if self.read[split] or self.kept[split]]
+        reasons = sorted({reason for counts in self.dropped.values() for reason in counts})
+        rows = [("read", [self.read[split] for split in splits])]
+        rows += [(f"- {r}", [self.dropped.get(split, Counter())[r] for split in splits]) for r in reasons]
+        rows += [("kept", [self.kept[split] for split in splits])]
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{'pairs':{width}}" + "".join(f"{split:>13}" for split in splits)]
+        lines += [f"{name:{width}}" + "".join(f"{n:13,}" for n in counts) for name, counts in rows]
+        if self.mended:
+            lines.append("sentences mended: " + ", ".join(f"{name} {n:,}" for name, n in self.mended.most_common()))
+        return "\n".join(lines)
+
+    def main_reasons(self) -> str:
+        """'wrong script 12, empty 3': why training pairs were dropped, the commonest first."""
+        reasons = self.dropped.get("train", Counter()).most_common(3)
+        return ", ".join(f"{reason} {n:,}" for reason, n in reasons) or "none was read"
+
+
+def converter(script: str, language: str) -> Callable[[str], str]:
+    """Conversion of Chinese text to `script` (keep, hans, hant); text of other languages stays as it is."""
+    if script == "keep" or language not in WITH_HAN:
+        return str
+    try:
+        from opencc import OpenCC
+    except ImportError:
+        raise UserError(f"data.script={script} needs OpenCC: pip install dragoman[opencc]") from None
+    return OpenCC("t2s" if script == "hans" else "s2t").convert
+
+
+@dataclass(kw_only=True)
+class Cleaner:
+    """Mends sentences and drops pairs, and counts both in `report`."""
+
+    src: str  # language codes
+    tgt: str
+    script: str
+    drop_copies: bool
+    report: Report
+
+    def __post_init__(self) -> None:
+        self._convert_src, self._convert_tgt = converter(self.script, self.src), converter(self.script, self.tgt)
+
+    def clean(self, rows: Rows, split: str) -> Rows:
+        """The rows worth keeping, mended. The references of a row are the target alone where it has no others."""
+        kept = Rows([], [], [])
+        assert kept.references is not None
+        self.report.read[split] += len(rows.src)
+        for i, (src, tgt) in enumerate(zip(rows.src, rows.tgt, strict=True)):
+            # Before anything looks closer: the work on an endless line stays bounded.
+            if len(src) > MAX_CHARS or len(tgt) > MAX_CHARS:
+                self.report.drop(split, TOO_LONG)
+                continue
+            src, tgt = self._mend(src, self._convert_src), self._mend(tgt, self._convert_tgt)
+            if fault := self._fault(src, tgt, split):
+                self.report.drop(split, fault)
+                continue
+            kept.src.append(src)
+            kept.tgt.append(tgt)
+            if split != "train":
+                kept.references.append(self._references(tgt, rows.references[i] if rows.references else []))
+        return kept
+
+    def _mend(self, text: str, convert: Callable[[str], str]) -> str:
+        clean = clean_text(text)
+        if clean != text:  # defects() is for the few that have any
+            self.report.mended.update(defects(text))
+        return convert(clean)
+
+    def _references(self, tgt: str, references: list[str]) -> list[str]:
+        """All references, the target first. References in the language of the source (a corpus read backwards, whose
+        `references` belong to its other side) are recognised by not containing the target, and left out."""
+        cleaned = [self._convert_tgt(clean_text(text)) for text in references if text and len(text) <= MAX_CHARS]
+        return [tgt, *dict.fromkeys(text for text in cleaned if text and text != tgt)] if tgt in cleaned else [tgt]
+
+    def _fault(self, src: str, tgt: str, split: str) -> str | None:
+        if not src or not tgt:
+            return EMPTY
+        if split != "train":
+            return None
+        if _wrong_script(src, self.src) or _wrong_script(tgt, self.tgt):
+            return WRONG_SCRIPT
+        if self.drop_copies and src == tgt:
+            return COPY
+        return None
+
+
+def _wrong_script(text: str, language: str) -> bool:
+    """Chinese without a Chinese character, or one in a language that has none. Unknown languages are not judged."""
+    if language in WITH_HAN:
+        return HAN.search(text) is None
+    return language in WITHOUT_HAN and HAN.search(text) is not None

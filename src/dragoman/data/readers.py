@@ -1,0 +1,256 @@
+"""Plain files to rows of text: two aligned files, TSV, JSONL, parquet; .gz and .zst unpacked on the way.
+
+Knows: lines end at the byte "\\n" and nowhere else (U+2028 or a lone carriage return inside a sentence is text, and
+splitting there is how two aligned files drift apart), that a line may be damaged, and that it may be endless.
+Bytes that are no UTF-8 come out as lone surrogates, for cleaning to mend and count.
+Refuses to know: which rows are worth keeping. Rows come in chunks, so that a file is never whole in memory.
+"""
+
+import gzip
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dragoman.data.corpus import MAX_CHARS
+from dragoman.errors import UserError, suggest
+
+CHUNK = 10_000  # rows handled at a time
+LINE_LIMIT = 16 * 2**20  # bytes of one line that are kept; far more than MAX_CHARS characters
+FORMATS = (".tsv", ".jsonl", ".parquet")
+
+
+class Rows(NamedTuple):
+    """Raw sentences, as many on either side; `references` has one list per row, or is None."""
+
+    src: list[str]
+    tgt: list[str]
+    references: list[list[str]] | None = None
+
+
+@dataclass(kw_only=True)
+class Columns:
+    """Which columns hold the two sides, and what messages call the place they are sought in."""
+
+    src: str
+    tgt: str
+    where: str
+
+    def missing(self, wanted: str, present: Iterable[str]) -> UserError:
+        """The error for a column that is not there."""
+        names = list(present)
+        return UserError(
+            f"{self.where} has no column '{wanted}'{suggest(wanted, names)}; its columns are {', '.join(names)}. "
+            "Set data.src and data.tgt, or src_column and tgt_column of the corpus"
+        )
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """The file's bytes, unpacked where its name ends in .gz or .zst."""
+    try:
+        if path.suffix == ".gz":
+            return gzip.open(path)
+        if path.suffix == ".zst":
+            try:
+                import zstandard
+            except ImportError:
+                raise UserError(f"{path} needs zstandard to be read: pip install dragoman[zst]") from None
+            return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True))
+        return path.open("rb")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def format_of(path: Path) -> str:
+    """'.tsv', '.jsonl', '.parquet' by the file's name, whatever it is packed in."""
+    suffix = Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
+    if suffix not in FORMATS:
+        raise UserError(
+            f"{path} is of no known kind: a corpus in one file ends in {', '.join(FORMATS)} (and .gz or .zst); "
+            "two aligned text files are named by src_path and tgt_path"
+        )
+    return suffix
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a file, without their "\\n". Of an endless line the first LINE_LIMIT bytes are given."""
+    try:
+        with open_bytes(path) as file:
+            if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):  # type: ignore[attr-defined]
+                raise UserError(f"{path} is UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
+            while line := file.readline(LINE_LIMIT):
+                rest = line
+                while not rest.endswith(b"\n") and (rest := file.readline(LINE_LIMIT)):
+                    pass
+                yield line.removesuffix(b"\n").decode(errors="surrogateescape")
+    except (OSError, EOFError) as error:  # a gzip file cut short, a disk gone
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+def count_lines(path: Path) -> tuple[int, int]:
+    """The lines of a file and its bytes once unpacked."""
+    n_lines, n_bytes, last = 0, 0, b"\n"
+    try:
+        with open_bytes(path) as file:
+            while block := file.read(2**20):
+                n_lines, n_bytes, last = n_lines + block.count(b"\n"), n_bytes + len(block), block[-1:]
+    except (OSError, EOFError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    return n_lines + (last != b"\n"), n_bytes
+
+
+def _chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[Rows]:
+    rest = iter(pairs)
+    while chunk := list(itertools.islice(rest, CHUNK)):
+        yield Rows([src for src, _ in chunk], [tgt for _, tgt in chunk])
+
+
+def read_aligned(src: Path, tgt: Path) -> Iterator[Rows]:
+    """Line i of one file translates line i of the other."""
+    return _chunks(zip(lines(src), lines(tgt), strict=True))
+
+
+def check_aligned(src: Path, tgt: Path) -> tuple[int, int]:
+    """The number of lines and of bytes of two aligned files.
+
+    Raises `UserError` with both counts where they differ, and says where the files begin to drift.
+    """
+    (n_src, src_bytes), (n_tgt, tgt_bytes) = count_lines(src), count_lines(tgt)
+    if n_src != n_tgt:
+        drift = drift_line(_lengths(src, n_src), _lengths(tgt, n_tgt))
+        raise UserError(
+            f"{src} has {n_src} lines and {tgt} has {n_tgt}: they cannot be aligned. Judging by the lengths of the "
+            f"lines they begin to drift near line {drift}; mend one of the files there"
+        )
+    return n_src, src_bytes + tgt_bytes
+
+
+def _lengths(path: Path, n_lines: int) -> np.ndarray:
+    return np.fromiter(map(len, lines(path)), np.float32, n_lines)
+
+
+def drift_line(src: np.ndarray, tgt: np.ndarray) -> int:
+    """The line (from 1) at which one of two aligned files probably lost or gained lines.
+
+    Translations of each other have similar log length, up to a constant. Suppose all |n_src - n_tgt| surplus lines
+    of the longer file stand at one place p: before p the files match line by line, after p they match shifted. The
+    p of the least total mismatch is found for all p at once by two cumulative sums.
+    """
+    shorter, longer = (src, tgt) if len(src) <= len(tgt) else (tgt, src)
+    if not len(shorter):
+        return 1
+    constant = np.log((longer.mean() + 1) / (shorter.mean() + 1))
+    expected = np.log(shorter + 1) + constant
+    straight = np.abs(expected - np.log(longer[: len(shorter)] + 1))
+    shifted = np.abs(expected - np.log(longer[len(longer) - len(shorter) :] + 1))
+    mismatch = np.concatenate([[0], np.cumsum(straight - shifted, dtype=np.float64)])
+    return int(mismatch.argmin()) + 1
+
+
+def read_tsv(path: Path, columns: Columns, named: bool) -> Iterator[Rows]:
+    """Tab-separated lines, quotes being text like any other.
+
+    The first line is a header where it names both columns; otherwise, unless the configuration has `named` the
+    columns, the first two columns are the two sides. A line with too few columns has empty sides.
+    """
+
+    def pairs() -> Iterator[tuple[str, str]]:
+        rows = (line.rstrip("\r").split("\t") for line in lines(path))
+        first = next(rows, None)
+        if first is None:
+            return
+        header = [name.strip("\ufeff ") for name in first]
+        if columns.src in header and columns.tgt in header:
+            src, tgt = header.index(columns.src), header.index(columns.tgt)
+        elif named:
+            raise columns.missing(columns.tgt if columns.src in header else columns.src, header)
+        else:
+            if len(first) < 2:
+                raise UserError(f"{path}, line 1 has no tab: a TSV corpus has the two sides in two columns")
+            src, tgt, rows = 0, 1, itertools.chain([first], rows)
+        for row in rows:
+            yield (row[src] if src < len(row) else ""), (row[tgt] if tgt < len(row) else "")
+
+    return _chunks(pairs())
+
+
+def read_jsonl(path: Path, columns: Columns) -> Iterator[Rows]:
+    """One JSON object per line: a `translation` object or flat keys, perhaps `references`; blank lines are skipped."""
+    found: list[tuple[str, str, list[str]]] = []
+    any_references = False
+    for number, line in enumerate(lines(path), 1):
+        if len(line) > 4 * MAX_CHARS + LINE_LIMIT // 2:  # cut short or absurd: kept as what it is, too long
+            found.append((line[: MAX_CHARS + 1], line[: MAX_CHARS + 1], []))
+        elif line.strip("\ufeff\r "):
+            row = _json_row(line, path, number)
+            sides = row["translation"] if isinstance(row.get("translation"), dict) else row
+            for wanted in (columns.src, columns.tgt):
+                if wanted not in sides:
+                    raise columns.missing(wanted, sides)
+            references = row.get("references") or []
+            any_references |= bool(references)
+            found.append((str(sides[columns.src] or ""), str(sides[columns.tgt] or ""), references))
+        if len(found) == CHUNK:
+            yield _rows(found, any_references)
+            found = []
+    if found:
+        yield _rows(found, any_references)
+
+
+def _json_row(line: str, path: Path, number: int) -> dict[str, object]:
+    try:
+        row = json.loads(line.lstrip("\ufeff"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"{path}, line {number} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{path}, line {number} is not a JSON object: each line is to be one, with a key per side")
+    return row
+
+
+def _rows(found: list[tuple[str, str, list[str]]], any_references: bool) -> Rows:
+    src, tgt, references = (list(column) for column in zip(*found, strict=True))
+    return Rows(src, tgt, references if any_references else None)
+
+
+def read_parquet(path: Path, columns: Columns) -> Iterator[Rows]:
+    """A parquet file, a chunk of its row groups at a time."""
+    packed = path.suffix in (".gz", ".zst")
+    try:
+        file = pq.ParquetFile(pa.BufferReader(open_bytes(path).read()) if packed else path)
+        take = columns_of(file.schema_arrow, columns)
+        for batch in file.iter_batches(CHUNK):
+            yield take(pa.Table.from_batches([batch]))
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"cannot read {path} as parquet: {error}") from error
+
+
+def columns_of(schema: pa.Schema, columns: Columns) -> Callable[[pa.Table], Rows]:
+    """How to take the two sides out of a table: flat columns, or the fields of a `translation` column."""
+    translation = schema.field("translation").type if "translation" in schema.names else None
+    fields = [field.name for field in translation] if translation and pa.types.is_struct(translation) else []
+
+    def column(table: pa.Table, name: str) -> list[str]:
+        found = pc.struct_field(table["translation"], name) if name in fields else table[name]
+        return [text or "" for text in found.cast(pa.string()).to_pylist()]
+
+    for wanted in (columns.src, columns.tgt):
+        if wanted not in fields and wanted not in schema.names:
+            raise columns.missing(wanted, fields or schema.names)
+        kind = translation.field(wanted).type if wanted in fields else schema.field(wanted).type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
+            raise UserError(f"{columns.where}: column '{wanted}' holds {kind}, not text")
+    has_references = "references" in schema.names and pa.types.is_list(schema.field("references").type)
+
+    def take(table: pa.Table) -> Rows:
+        references = [row or [] for row in table["references"].to_pylist()] if has_references else None
+        return Rows(column(table, columns.src), column(table, columns.tgt), references)
+
+    return take

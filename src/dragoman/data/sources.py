@@ -1,0 +1,179 @@
+"""From an entry of `data.corpora` to rows of raw text: where the corpus lies, and which reader it needs.
+
+Knows: in which order a path is sought, what to do when it is not found, and a digest of each corpus's content by
+which prepared copies are recognised.
+Refuses to know: cleaning, splits that are missing, tokens.
+"""
+
+import hashlib
+import os
+import random
+import string
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman.data import hub
+from dragoman.data.corpus import SPLITS, CorpusConfig
+from dragoman.data.readers import (
+    CHUNK,
+    Columns,
+    Rows,
+    check_aligned,
+    columns_of,
+    format_of,
+    read_aligned,
+    read_jsonl,
+    read_parquet,
+    read_tsv,
+)
+from dragoman.data.store import digest_of
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    import datasets
+
+COPY = "copy"  # the made-up corpus: 20,000 rows of letters, the target a copy of the source
+COPY_ROWS = 20_000
+PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz", ".zip")
+ROOT_VARIABLE = "DRAGOMAN_DATA"
+
+
+@dataclass(kw_only=True)
+class Source:
+    """A corpus that has been found: `open` gives its splits, each to be read once."""
+
+    config: CorpusConfig
+    digest: str  # sha256 of its content
+    n_bytes: int  # of text, about, once unpacked
+    open: Callable[[], dict[str, Iterator[Rows]]]
+
+
+class NotFoundError(UserError):
+    """There is no such corpus, or no way to it: what `optional: true` forgives."""
+
+
+def find(config: CorpusConfig, src: str, tgt: str, root: str | None, refind: str | None = None) -> Source:
+    """Find one corpus of languages `src`, `tgt`. `refind` is the digest of the copy that must be found again.
+
+    Raises `NotFoundError` naming the places where it was sought.
+    """
+    columns = Columns(src=config.src_column or src, tgt=config.tgt_column or tgt, where=config.label)
+    if config.src_path and config.tgt_path:
+        return _aligned(config, _locate(config.src_path, root), _locate(config.tgt_path, root))
+    path = config.path or ""
+    if path == COPY:
+        return Source(config=config, digest=f"copy-{COPY_ROWS}", n_bytes=COPY_ROWS * 40, open=_copy_task)
+    try:
+        local = _locate(path, root)
+    except NotFoundError as nowhere:
+        if not hub.is_hub_name(path):
+            raise
+        return _on_hub(config, columns, nowhere, refind)
+    return _folder(config, columns, local) if local.is_dir() else _file(config, columns, local)
+
+
+def _locate(path: str, root: str | None) -> Path:
+    """The place of `path`: absolute, or under the working directory, or under the folder of local corpora."""
+    places = [Path(path).expanduser()]
+    root = root or os.environ.get(ROOT_VARIABLE)
+    if root and not places[0].is_absolute():
+        places.append(Path(root).expanduser() / path)
+    for place in places:
+        if place.exists():
+            return place
+    sought = " nor ".join(str(place.absolute()) for place in places)
+    hint = "" if root else f"; data.root or the variable {ROOT_VARIABLE} can name a folder of corpora"
+    raise NotFoundError(f"no corpus '{path}': there is no {sought}{hint}")
+
+
+def _aligned(config: CorpusConfig, src: Path, tgt: Path) -> Source:
+    _, n_bytes = check_aligned(src, tgt)
+    return Source(
+        config=config,
+        digest=_digest(digest_of(src), digest_of(tgt), config.split),
+        n_bytes=n_bytes,
+        open=lambda: {config.split: read_aligned(src, tgt)},
+    )
+
+
+def _file(config: CorpusConfig, columns: Columns, path: Path) -> Source:
+    kind = format_of(path)
+    columns.where = str(path)
+
+    def read() -> dict[str, Iterator[Rows]]:
+        if kind == ".tsv":
+            return {config.split: read_tsv(path, columns, named=bool(config.src_column or config.tgt_column))}
+        return {config.split: (read_jsonl if kind == ".jsonl" else read_parquet)(path, columns)}
+
+    digest = _digest(digest_of(path), config.split, columns.src, columns.tgt)
+    return Source(config=config, digest=digest, n_bytes=_unpacked(path), open=read)
+
+
+def _folder(config: CorpusConfig, columns: Columns, folder: Path) -> Source:
+    """A folder laid out like a hub dataset. `datasets` is asked only when it is opened: the digest is of its files."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
+    if not files:
+        raise UserError(f"the corpus folder {folder} is empty")
+    names = [part for file in files for part in (str(file.relative_to(folder)), digest_of(file))]
+    return Source(
+        config=config,
+        digest=_digest(*names, config.name or "", columns.src, columns.tgt),
+        n_bytes=sum(map(_unpacked, files)),
+        open=lambda: _splits(hub.load(str(folder), config.name), columns),
+    )
+
+
+def _on_hub(config: CorpusConfig, columns: Columns, nowhere: UserError, refind: str | None) -> Source:
+    path = config.path or ""
+    why = hub.unreachable(path)
+    try:
+        loaded = hub.load(path, config.name, offline=why is not None)
+    except UserError as error:
+        if why is None:
+            raise NotFoundError(f"{error} ({nowhere})") from error
+        message = f"the Hugging Face hub ({hub.endpoint()}) cannot be reached for {config.label}: {why}"
+        raise NotFoundError(message if config.optional else f"{message} ({nowhere})") from error
+    digest = _digest(hub.digest(loaded), columns.src, columns.tgt)
+    if refind and refind != digest:
+        raise UserError(
+            f"{config.label} on the hub is no longer what this run was begun with; start a new run to use it"
+        )
+    n_bytes = sum(rows.data.nbytes for rows in loaded.values())
+    return Source(config=config, digest=digest, n_bytes=n_bytes, open=lambda: _splits(loaded, columns))
+
+
+def _splits(loaded: "dict[str, datasets.Dataset]", columns: Columns) -> dict[str, Iterator[Rows]]:
+    splits = {split: _rows(rows, columns) for split, rows in loaded.items() if split in SPLITS}
+    if not splits:
+        raise UserError(
+            f"{columns.where} has the splits {', '.join(loaded)}; at least one of {', '.join(SPLITS)} is needed"
+        )
+    return splits
+
+
+def _rows(rows: "datasets.Dataset", columns: Columns) -> Iterator[Rows]:
+    take = columns_of(rows.features.arrow_schema, columns)
+    return map(take, rows.with_format("arrow").iter(CHUNK))
+
+
+def _copy_task() -> dict[str, Iterator[Rows]]:
+    """Rows of 3 to 15 random letters with spaces between; the same ones every time."""
+
+    def rows() -> Iterator[Rows]:
+        chance = random.Random(COPY)
+        for _ in range(COPY_ROWS // CHUNK):
+            texts = [" ".join(chance.choices(string.ascii_lowercase, k=chance.randint(3, 15))) for _ in range(CHUNK)]
+            yield Rows(texts, list(texts))
+
+    return {"train": rows()}
+
+
+def _unpacked(file: Path) -> int:
+    """Bytes of text in a file, about: packed text takes a third of its size."""
+    return file.stat().st_size * (3 if file.suffix in PACKED else 1)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -1,0 +1,138 @@
+"""Rows of unequal length on disk, memory-mapped: ids and sentences alike.
+
+Knows: one flat file of values and one of n + 1 offsets; row i is `values[offsets[i] : offsets[i + 1]]`. Sentences
+are rows of UTF-8 bytes. Only the rows that are asked for are read, and the operating system may forget them again:
+a corpus costs disk, not memory.
+Refuses to know: what the rows mean, languages, tokenizers.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+
+from dragoman.data.corpus import Pair
+
+
+class Ragged:
+    """n rows of `dtype` under the file names `stem`.values and `stem`.offsets.npy."""
+
+    def __init__(self, stem: Path, dtype: str) -> None:
+        self.stem, self.dtype = stem, dtype
+        self.offsets: np.ndarray = np.load(f"{stem}.offsets.npy", mmap_mode="r")  # (n + 1,) int64
+        path = Path(f"{stem}.values")
+        empty = path.stat().st_size == 0  # which mmap refuses
+        self.values: np.ndarray = np.empty(0, dtype) if empty else np.memmap(path, dtype, "r")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    def lengths(self) -> np.ndarray:
+        """(n,) int32, how long each row is."""
+        return np.diff(self.offsets).astype(np.int32)
+
+    def __reduce__(self) -> tuple[object, tuple[Path, str]]:
+        return Ragged, (self.stem, self.dtype)  # pickled by name: another process maps the same files
+
+
+class RaggedWriter:
+    """Appends rows; what it wrote is a `Ragged` once closed. Use as a context manager."""
+
+    def __init__(self, stem: Path, dtype: str) -> None:
+        self._stem, self._dtype = stem, dtype
+        self._values = open(f"{stem}.values", "wb")  # noqa: SIM115 (closed in __exit__)
+        self._lengths: list[np.ndarray] = []
+
+    def append(self, values: np.ndarray | bytes, lengths: np.ndarray) -> None:
+        """Rows one after the other in `values`, and how long each is."""
+        self._values.write(values if isinstance(values, bytes) else values.astype(self._dtype).tobytes())
+        self._lengths.append(lengths.astype(np.int32))
+
+    def append_texts(self, texts: Sequence[bytes]) -> None:
+        """Sentences as UTF-8."""
+        self.append(b"".join(texts), np.fromiter(map(len, texts), np.int32, len(texts)))
+
+    def __enter__(self) -> "RaggedWriter":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._values.close()
+        ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *self._lengths]), dtype=np.int64)
+        np.save(f"{self._stem}.offsets.npy", ends)
+
+
+class Texts(Sequence[str]):
+    """Sentences on disk."""
+
+    def __init__(self, stem: Path) -> None:
+        self._rows = Ragged(stem, "uint8")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row):  # type: ignore[no-untyped-def]  # int -> str; slices are not needed
+        return self._rows[row].tobytes().decode()
+
+    def chunk(self, start: int, stop: int) -> list[str]:
+        """Rows start .. stop - 1, read in one piece."""
+        offsets = self._rows.offsets[start : stop + 1]
+        blob = self._rows.values[offsets[0] : offsets[-1]].tobytes()
+        cuts = (offsets - offsets[0]).tolist()
+        return [blob[a:b].decode() for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
+class PairTable(Sequence[Pair]):
+    """Pairs on disk: `stem`.src, `stem`.tgt and `stem`.references."""
+
+    def __init__(self, stem: Path) -> None:
+        self.src, self.tgt = Texts(Path(f"{stem}.src")), Texts(Path(f"{stem}.tgt"))
+        self._references = Texts(Path(f"{stem}.references"))
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __getitem__(self, row):  # type: ignore[no-untyped-def]  # int -> Pair, slice -> list[Pair]
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        if not -len(self) <= row < len(self):
+            raise IndexError(row)  # what ends a for loop over a Sequence
+        row %= len(self)
+        return Pair(self.src[row], self.tgt[row], tuple(self._references[row].split("\n")))
+
+
+@contextlib.contextmanager
+def built(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which appears as `folder` when the block ends well and not at all when it fails.
+
+    It is built beside its place and renamed, so that a killed process leaves nothing that looks whole.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield unfinished
+        os.chmod(unfinished, 0o755)
+        with contextlib.suppress(FileExistsError, OSError):  # another process was as quick: theirs is the same
+            os.replace(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def one_at_a_time(folder: Path) -> FileLock:
+    """A lock for whoever is about to fill `folder`: the second process waits and then finds it full."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder / ".lock")
+
+
+def digest_of(path: Path) -> str:
+    """sha256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,111 @@
+"""From a prepared corpus to an endless stream of batches that can be entered anywhere.
+
+Knows: the plan of batches and how to gather one from the memory-mapped ids, or, with subword sampling, how to cut its
+sentences anew. What batch number n holds depends on the seed and n alone: not on the batches before it, not on how
+many workers there are, not on whether the run was interrupted.
+Refuses to know: Lightning, configuration files, how the corpus came to be.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from dragoman.data.batching import Planner
+from dragoman.data.collate import Batch, batch_of, collate, rectangle
+from dragoman.data.store import Ragged, Texts
+from dragoman.data.tokenizer import Tokenizer
+
+Ticket = tuple[int, np.ndarray]  # the number of a batch in its run, and its rows
+
+
+@dataclass(kw_only=True)
+class Sampling:
+    """What cutting sentences anew takes: the texts, row i of the ids being sentence `rows[i]`."""
+
+    alpha: float
+    src_texts: Texts
+    tgt_texts: Texts
+    rows: np.ndarray
+    src_tokenizer: Tokenizer
+    tgt_tokenizer: Tokenizer
+
+
+@dataclass(kw_only=True)
+class Gather(Dataset[Batch]):
+    """Rows of a prepared corpus as a `Batch`. Picklable: it holds names of files, not their content."""
+
+    src: Ragged
+    tgt: Ragged
+    seed: int
+    index: np.ndarray  # row number of the plan -> row of the corpus (corpora may be repeated)
+    sampling: Sampling | None = None
+
+    def __getitem__(self, ticket: Ticket) -> Batch:
+        number, planned = ticket
+        rows = self.index[planned]
+        if self.sampling:
+            return self._sampled(number, rows)
+        src, src_lengths = _gather(self.src, rows)
+        tgt, tgt_lengths = _gather(self.tgt, rows)
+        return batch_of(src, src_lengths, tgt, tgt_lengths)
+
+    def _sampled(self, number: int, rows: np.ndarray) -> Batch:
+        """Longer than planned, since chance cuts finer: the budget of a batch is of its sentences cut plainly."""
+        s = self.sampling
+        assert s is not None
+        src_seed, tgt_seed = np.random.default_rng((self.seed, number)).integers(2**32, size=2).tolist()
+        texts = s.rows[rows].tolist()
+        return collate(
+            s.src_tokenizer.encode_batch([s.src_texts[i] for i in texts], alpha=s.alpha, seed=src_seed),
+            s.tgt_tokenizer.encode_batch([s.tgt_texts[i] for i in texts], alpha=s.alpha, seed=tgt_seed),
+        )
+
+
+def _gather(ids: Ragged, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(B, longest + 1) padded ids and the B lengths."""
+    starts = ids.offsets[rows]
+    lengths = ids.offsets[rows + 1] - starts
+    return rectangle(ids.values, starts, lengths, int(lengths.max()) + 1), lengths
+
+
+@dataclass(kw_only=True)
+class BatchStream:
+    """Epoch after epoch without end, beginning after as many batches as `consumed` says when iteration begins.
+
+    Not a DataLoader, and without a length: Lightning takes it as it is and puts no sampler of its own in its place.
+    """
+
+    gather: Gather
+    planner: Planner
+    consumed: Callable[[], int]  # batches this rank has trained on
+    rank: int = 0
+    world_size: int = 1
+    workers: int = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        if not self.workers:
+            return map(self.gather.__getitem__, self._tickets())
+        return iter(
+            DataLoader(self.gather, batch_size=None, sampler=_Tickets(self), num_workers=self.workers)  # keeps order
+        )
+
+    def _tickets(self) -> Iterator[Ticket]:
+        per_epoch = self.planner.batches_per_epoch
+        epoch, position = divmod(self.consumed(), per_epoch)
+        while True:
+            batches = self.planner.epoch(epoch)
+            for i in range(position, per_epoch):
+                yield (epoch * per_epoch + i) * self.world_size + self.rank, batches[i]
+            epoch, position = epoch + 1, 0
+
+
+class _Tickets:
+    """The stream's tickets as a sampler, which a DataLoader wants to iterate over."""
+
+    def __init__(self, stream: BatchStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[Ticket]:
+        return self._stream._tickets()
