@@ -1,0 +1,292 @@
+"""What a trained model IS on disk: a folder of plain data, the only thing that using a model ever reads.
+
+    model.safetensors   every parameter once (tied matrices are one), float32 or float16
+    config.json         format_version, languages, sizes, the network's shape, search defaults, provenance
+    src.model tgt.model the sentencepiece files; joint.model when both sides share one
+    manifest.json       size and sha256 of each file
+    README.md           the model card, for people; editing it breaks nothing
+
+A bundle may come from anywhere, so `load` believes nothing (see untrusted.py): no pickle, no class names,
+fixed file names, every field checked against its type and bounds, the tensors' shapes compared with the
+configuration before memory is taken for them. Each refusal is one line.
+Training checkpoints are another matter: they exist to resume, and never leave their run.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dragoman import durable, untrusted
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import UserError
+from dragoman.model.transformer import ModelConfig, Transformer
+from dragoman.model_card import model_card
+from dragoman.search.search import SearchConfig
+
+FORMAT_VERSION = 1
+DTYPES = {"float32": torch.float32, "float16": torch.float16}
+_WEIGHTS, _CONFIG, _MANIFEST, _CARD = "model.safetensors", "config.json", "manifest.json", "README.md"
+_MOST = {  # no honest model is larger
+    "d_model": 1 << 16,
+    "d_ff": 1 << 18,
+    "n_heads": 1 << 10,
+    "n_encoder_layers": 512,
+    "n_decoder_layers": 512,
+}
+_MOST_PIECES = 1 << 21
+_PRACTICE_RUNS = ("smoke", "copy")  # they prove that the program works, and translate nothing
+
+
+@dataclass(kw_only=True)
+class Bundle:
+    """A model with all it needs to be used. `meta` is provenance: JSON, never needed to run the model.
+
+    Known to the model card: name, data, scores, validation, command, hardware, licence. `meta["max_length"]`
+    is the longest training sentence in pieces; the translator cuts longer ones.
+    """
+
+    model: Transformer
+    model_config: ModelConfig
+    src_tokenizer: Tokenizer
+    tgt_tokenizer: Tokenizer
+    src: str
+    tgt: str
+    meta: dict[str, Any] = field(default_factory=dict)
+    search: SearchConfig = field(default_factory=SearchConfig)
+
+
+@dataclass(kw_only=True)
+class Description:
+    """config.json, read and checked."""
+
+    format_version: int
+    src: str
+    tgt: str
+    src_vocab_size: int
+    tgt_vocab_size: int
+    joint: bool
+    model: ModelConfig
+    search: SearchConfig
+    meta: dict
+
+    def tokenizer_files(self) -> tuple[str, str]:
+        return ("joint.model", "joint.model") if self.joint else ("src.model", "tgt.model")
+
+
+def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
+    """Write the bundle; a previous one at `folder` is replaced in one move, once the new one is complete.
+
+    Raises UserError when `folder` holds something else, or cannot be written.
+    """
+    folder = Path(folder)
+    if dtype not in DTYPES:
+        raise UserError(f"weights cannot be stored as '{dtype}'; choose from {', '.join(DTYPES)}")
+    if folder.exists() and not (folder.is_dir() and (_is_bundle(folder) or not any(folder.iterdir()))):
+        raise UserError(f"{folder} exists and is not a bundle: it is left alone; name another folder")
+    tensors = {
+        name: tensor.detach().to("cpu", DTYPES[dtype]).contiguous()
+        for name, tensor in _stored_tensors(bundle.model).items()
+    }
+    for name, tensor in tensors.items():
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"refusing to save: {name} holds values that are not finite")
+    try:
+        durable.replace_folder(folder, lambda new: _fill(new, bundle, tensors))
+    except OSError as error:
+        raise UserError(f"cannot write the bundle {folder}: {error.strerror or error}") from error
+
+
+def load(folder: Path | str, device: str | torch.device = "cpu") -> Bundle:
+    """The bundle at `folder`, or of the run at `folder`; its model is in eval mode, in float32.
+
+    Raises UserError in one line for whatever is not a complete, unchanged bundle of a known format.
+    """
+    asked = Path(folder)
+    found = locate(asked)
+    before = _identity(found)
+    try:
+        return _load(found, device)
+    except UserError:
+        if _identity(locate(asked)) == before:
+            raise
+        return _load(locate(asked), device)  # a training run put a new version in place while we were reading
+
+
+def locate(folder: Path) -> Path:
+    """The bundle folder meant by `folder`: a bundle, or a run that has one."""
+    inner = durable.current(folder / "bundle")
+    return inner if inner.is_dir() else durable.current(folder)
+
+
+def describe(folder: Path) -> Description:
+    """config.json of the bundle at `folder`, checked, without reading the weights."""
+    where = f"{folder / _CONFIG}"
+    data = untrusted.read_json(folder, _CONFIG)
+    version = data.get("format_version")
+    if type(version) is not int or version < 1:
+        raise UserError(f"{where} has no format_version: this is not a bundle of Dragoman")
+    if version > FORMAT_VERSION:
+        raise UserError(
+            f"{where} has format_version {version}, this Dragoman reads up to {FORMAT_VERSION}: "
+            "it was made by a newer one; update Dragoman"
+        )
+    description: Description = untrusted.typed(Description, data, where)
+    for key, most in _MOST.items():
+        if not 1 <= getattr(description.model, key) <= most:
+            raise UserError(f"{where}: model.{key} is {getattr(description.model, key)}, beyond {most}")
+    for key in ("src_vocab_size", "tgt_vocab_size"):
+        if not 4 <= getattr(description, key) <= _MOST_PIECES:
+            raise UserError(
+                f"{where}: {key} is {getattr(description, key)}, not between 4 and {_MOST_PIECES}"
+            )
+    return description
+
+
+def newest(runs: Path, fits: Callable[[str], bool]) -> Path:
+    """The bundle in `runs` saved last whose source language `fits`; practice runs do not count."""
+    folders = sorted(
+        {durable.current(run / "bundle") for run in runs.glob("*") if run.name not in _PRACTICE_RUNS}
+    )
+    whole = [folder for folder in folders if (folder / _CONFIG).is_file()]
+    by_age = sorted(whole, key=lambda folder: (folder / _CONFIG).stat().st_mtime_ns, reverse=True)
+    others = []
+    for folder in by_age:
+        try:
+            description = describe(folder)
+        except UserError as error:  # not a reason to stop: an older one may do
+            others.append(str(error))
+            continue
+        if fits(description.src):
+            return folder
+        others.append(f"{folder} translates {description.src}-{description.tgt}")
+    if others:
+        raise UserError(
+            f"no model fits this input: {'; '.join(others)}; train one that does, or name it with --model"
+        )
+    raise UserError(
+        f"there is no trained model under {runs}{'' if str(runs).endswith('/') else '/'} yet: "
+        "`make train` makes one (or `python train.py experiment=zh_en`)"
+    )
+
+
+def average(state_dicts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of each tensor, in float32; what is not floating point is taken from the last one.
+
+    Consumes the iterable one by one, so that only two need be in memory. Averaging the last checkpoints of a
+    run is Vaswani et al. 2017, section 6.1.
+    """
+    sums: dict[str, Tensor] = {}
+    count = 0
+    for state in state_dicts:
+        count += 1
+        if count > 1 and state.keys() != sums.keys():
+            raise UserError(f"cannot average: number {count} has other parameters than the first")
+        for name, tensor in state.items():
+            if not tensor.is_floating_point():
+                sums[name] = tensor.detach().cpu().clone()
+                continue
+            value = tensor.detach().to("cpu", torch.float64)
+            if count > 1 and sums[name].shape != value.shape:
+                raise UserError(f"cannot average: {name} of number {count} has another shape than the first")
+            sums[name] = sums[name] + value if count > 1 else value.clone()
+    if not count:
+        raise UserError("cannot average: there are no checkpoints")
+    return {
+        name: (total / count).float() if total.is_floating_point() else total for name, total in sums.items()
+    }
+
+
+def _stored_tensors(model: Transformer) -> dict[str, Tensor]:
+    """Name -> tensor, parameters that several modules share only once, under their first name."""
+    shared = dict(model.named_parameters())  # leaves duplicates out
+    every = dict(model.named_parameters(remove_duplicate=False))
+    buffers = {name: tensor for name, tensor in model.state_dict().items() if name not in every}
+    return {**shared, **buffers}
+
+
+def _fill(folder: Path, bundle: Bundle, tensors: dict[str, Tensor]) -> None:
+    joint = bundle.src_tokenizer.sha256 == bundle.tgt_tokenizer.sha256
+    description = Description(
+        format_version=FORMAT_VERSION,
+        src=bundle.src,
+        tgt=bundle.tgt,
+        src_vocab_size=len(bundle.src_tokenizer),
+        tgt_vocab_size=len(bundle.tgt_tokenizer),
+        joint=joint,
+        model=bundle.model_config,
+        search=bundle.search,
+        meta=bundle.meta,
+    )
+    save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
+    for name, tokenizer in zip(description.tokenizer_files(), _both(bundle), strict=True):
+        (folder / name).write_bytes(Path(tokenizer.path).read_bytes())
+    as_json = json.dumps(dataclasses.asdict(description), ensure_ascii=False, indent=2, allow_nan=False)
+    (folder / _CONFIG).write_text(as_json + "\n", encoding="utf-8")
+    n_parameters = sum(tensor.numel() for tensor in tensors.values())
+    card = model_card(bundle.src, bundle.tgt, bundle.meta, n_parameters=n_parameters)
+    (folder / _CARD).write_text(card, encoding="utf-8")
+    files = {
+        path.name: {"size": path.stat().st_size, "sha256": untrusted.sha256(path)}
+        for path in sorted(folder.iterdir())
+    }
+    manifest = json.dumps({"format_version": FORMAT_VERSION, "files": files}, indent=2)
+    (folder / _MANIFEST).write_text(manifest, encoding="utf-8")
+
+
+def _both(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
+    return bundle.src_tokenizer, bundle.tgt_tokenizer
+
+
+def _load(folder: Path, device: str | torch.device) -> Bundle:
+    if not folder.is_dir():
+        raise UserError(f"there is no bundle at {folder}; runs keep theirs in runs/NAME/bundle")
+    description = describe(folder)
+    src_file, tgt_file = description.tokenizer_files()
+    untrusted.verify(folder, untrusted.read_json(folder, _MANIFEST), (_CONFIG, _WEIGHTS, src_file, tgt_file))
+    src_tokenizer = Tokenizer.load(folder / src_file)
+    tgt_tokenizer = src_tokenizer if description.joint else Tokenizer.load(folder / tgt_file)
+    sizes = {"src_vocab_size": description.src_vocab_size, "tgt_vocab_size": description.tgt_vocab_size}
+    for (key, size), tokenizer in zip(sizes.items(), (src_tokenizer, tgt_tokenizer), strict=True):
+        if len(tokenizer) != size:
+            raise UserError(f"{folder}: {key} is {size}, its tokenizer has {len(tokenizer)} pieces")
+    with torch.random.fork_rng(devices=[]):  # initial values nobody keeps must not move anybody's dice
+        with torch.device("meta"):  # shapes without memory
+            shapes = {
+                name: list(tensor.shape)
+                for name, tensor in _stored_tensors(Transformer(description.model, **sizes)).items()
+            }
+        tensors = untrusted.read_weights(folder / _WEIGHTS, shapes)
+        model = Transformer(description.model, **sizes)
+    with torch.no_grad():
+        for name, target in _stored_tensors(model).items():
+            target.copy_(tensors[name])
+    return Bundle(
+        model=model.to(device).eval(),
+        model_config=description.model,
+        src_tokenizer=src_tokenizer,
+        tgt_tokenizer=tgt_tokenizer,
+        src=description.src,
+        tgt=description.tgt,
+        meta=description.meta,
+        search=description.search,
+    )
+
+
+def _is_bundle(folder: Path) -> bool:
+    return (folder / _CONFIG).is_file() and (folder / _MANIFEST).is_file()
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Tells one version of a folder from the next, which has the same name."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,140 @@
+"""Reading files that may come from anywhere, and believing nothing in them.
+
+Names are fixed by the reader, never taken from the files; a file must be a regular one inside its folder;
+JSON is small and of exactly the types asked for; tensors have exactly the names and shapes expected before
+any memory is taken for them. Every refusal is a `UserError` of one line. This file knows formats, and
+refuses to know what a model is.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from dragoman.errors import UserError, suggest
+
+_MOST_JSON = 1 << 22  # bytes; a configuration has about two thousand, its provenance a few more
+_FLOATS = ("F32", "F16", "BF16")
+
+
+def regular_file(folder: Path, name: str) -> Path:
+    """`folder`/`name`, when that is a file and lies in the folder (a link may not lead out of it)."""
+    path = folder / name
+    if not path.is_file():
+        what = "is not a file" if path.exists() else "is missing"
+        raise UserError(f"{folder} is not a complete bundle: {name} {what}")
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{path} is a link that leads out of its folder: refused")
+    return path
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """The object in a JSON file of moderate size."""
+    path = regular_file(folder, name)
+    try:
+        if path.stat().st_size > _MOST_JSON:
+            raise UserError(f"{path} has {path.stat().st_size} bytes: too many for what it should be")
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: truncated or foreign") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{path} should hold a JSON object")
+    return data
+
+
+def verify(folder: Path, manifest: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Whether each of the named files has the size and the sha256 that the manifest gives."""
+    entries = manifest.get("files")
+    for name in dict.fromkeys(names):
+        entry = entries.get(name) if isinstance(entries, dict) else None
+        if not isinstance(entry, dict):
+            raise UserError(f"{folder} is not a complete bundle: its manifest does not list {name}")
+        path = regular_file(folder, name)
+        size = path.stat().st_size
+        if size != entry.get("size"):
+            raise UserError(
+                f"{path} has {size} bytes, the manifest says {entry.get('size')}: truncated or changed"
+            )
+        if sha256(path) != entry.get("sha256"):
+            raise UserError(f"{path} is damaged or was changed: its sha256 is not that of the manifest")
+
+
+def sha256(path: Path) -> str:
+    """Of a file's bytes, in hexadecimal."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def typed(kind: Any, value: Any, where: str) -> Any:
+    """JSON `value` as `kind`: a dataclass (no unknown fields), bool, int, float, str, dict or list.
+
+    A field may be absent only if it has a default: one added to a configuration later must default to what
+    was done before. Numbers must be finite and int is not bool. `where` names the place in messages. A
+    dataclass's own checks run as usual.
+    """
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        fields = get_type_hints(kind)
+        required = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is MISSING]
+        if not isinstance(value, dict):
+            raise UserError(f"{where} should be an object")
+        for key in value:
+            if key not in fields:
+                raise UserError(f"{where} has an unknown field '{key}'{suggest(key, fields)}")
+        for key in required:
+            if key not in value:
+                raise UserError(f"{where} lacks the field '{key}'")
+        parts = {key: typed(fields[key], inner, f"{where}: {key}") for key, inner in value.items()}
+        try:
+            return kind(**parts)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
+    if get_origin(kind) is not None:
+        kind = get_origin(kind)
+    if kind is float and type(value) is int and abs(value) < 1 << 53:
+        value = float(value)
+    if type(value) is not kind:
+        raise UserError(f"{where} should be {kind.__name__}, not {str(value)[:40]!r}")
+    if kind is float and not math.isfinite(value):
+        raise UserError(f"{where} is {value}, not a finite number")
+    return value
+
+
+def read_weights(path: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, float32, on the CPU; exactly those named by `shapes`, so shaped.
+
+    All names, shapes and types are compared before the first tensor is read.
+    """
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            names = set(file.keys())
+            for name in sorted(names ^ set(shapes)):
+                what = "holds an unexpected tensor" if name in names else "lacks the tensor"
+                raise UserError(f"{path} {what} '{name[:100]}': it belongs to another model")
+            for name, shape in shapes.items():
+                entry = file.get_slice(name)
+                if entry.get_shape() != list(shape):
+                    raise UserError(
+                        f"{path}: {name} is {entry.get_shape()}, config.json makes it {list(shape)}"
+                    )
+                if entry.get_dtype() not in _FLOATS:
+                    raise UserError(
+                        f"{path}: {name} is of type {entry.get_dtype()}, not {', '.join(_FLOATS)}"
+                    )
+            return {name: file.get_tensor(name).to(torch.float32) for name in shapes}
+    except SafetensorError as error:
+        raise UserError(f"{path} is not a safetensors file: truncated or foreign ({error})") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error}") from error
