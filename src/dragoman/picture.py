@@ -57,13 +57,16 @@ def attention_figure(weights: Any, rows: Sequence[str], columns: Sequence[str], 
     across = n_heads if n_heads < 4 else math.ceil(math.sqrt(n_heads))
     down = math.ceil(n_heads / across)
     cell = min(CELL, LONGEST_SIDE / max(n_rows, n_columns))
-    row_labels, column_labels = [_label(piece) for piece in rows], [_label(piece) for piece in columns]
-    flat = max(map(_width, column_labels)) <= 2  # short enough to stand side by side, unturned
+    row_labels, column_labels = (
+        [_label(piece) for piece in rows],
+        [_upright(_label(piece)) for piece in columns],
+    )
     left = 0.35 + 0.085 * max(map(_width, row_labels))
-    top = 0.3 if flat else 0.2 + 0.085 * max(map(_width, column_labels))
+    top = 0.2 + max(map(_rise, column_labels))
     heading = 0.45 if title else 0.1
     width, height = max(1.0, n_columns * cell), max(0.8, n_rows * cell)
-    full_width, full_height = across * (left + width) + 0.75, heading + down * (top + 0.35 + height) + 0.1
+    full_width = max(across * (left + width) + 0.75, min(12.0, 0.3 + 0.1 * _width(title)))
+    full_height = heading + down * (top + 0.35 + height) + 0.05
     figure = _figure(full_width, full_height)
     if title:
         figure.text(
@@ -72,16 +75,21 @@ def attention_figure(weights: Any, rows: Sequence[str], columns: Sequence[str], 
     highest = float(weights.max()) or 1.0
     for head in range(n_heads):
         x = left + (head % across) * (left + width)
-        y = full_height - heading - (head // across + 1) * (top + 0.35 + height) + 0.1
+        y = full_height - heading - (head // across + 1) * (top + 0.35 + height) + 0.35
         axes = figure.add_axes((x / full_width, y / full_height, width / full_width, height / full_height))
         picture = axes.imshow(
             weights[head], cmap="Blues", vmin=0, vmax=highest, aspect="auto", interpolation="nearest"
         )
-        _name_cells(axes, row_labels, column_labels, flat)
+        _name_cells(axes, row_labels, column_labels)
         if n_heads > 1:
             axes.set_xlabel(f"head {head + 1}", fontsize=8, color=QUIET, labelpad=4)
     bar = figure.add_axes(
-        (1 - 0.55 / full_width, 0.35 / full_height, 0.09 / full_width, min(1.4, height) / full_height)
+        (
+            (across * (left + width) + 0.2) / full_width,
+            0.4 / full_height,
+            0.09 / full_width,
+            min(1.4, height) / full_height,
+        )
     )
     figure.colorbar(picture, cax=bar, ticks=[0, highest], format="%.2f").outline.set_visible(False)
     bar.tick_params(labelsize=7, length=0, colors=QUIET)
@@ -137,19 +145,34 @@ def _label(piece: str) -> str:
     )  # sentencepiece's word mark is a wide block in a Chinese font
 
 
+def _upright(label: str) -> str:
+    """Chinese above a column runs from top to bottom; only Latin is turned."""
+    return "\n".join(label) if all(ord(c) >= 0x2E80 for c in label.lstrip("_")) else label
+
+
+def _is_flat(label: str) -> bool:
+    return "\n" in label or _width(label) <= 2
+
+
+def _rise(label: str) -> float:
+    """Inches that a label takes above its column."""
+    return 0.17 * (label.count("\n") + 1) if _is_flat(label) else 0.085 * _width(label)
+
+
 def _width(text: str) -> int:
     """Columns as a typewriter counts them: a hanzi takes two."""
     return sum(2 if ord(c) >= 0x2E80 else 1 for c in text)
 
 
-def _name_cells(axes: Any, row_labels: Sequence[str], column_labels: Sequence[str], flat: bool) -> None:
+def _name_cells(axes: Any, row_labels: Sequence[str], column_labels: Sequence[str]) -> None:
     size = 9 if max(len(row_labels), len(column_labels)) <= LABELS / 2 else 7
     rows = range(0, len(row_labels), math.ceil(len(row_labels) / LABELS))
     columns = range(0, len(column_labels), math.ceil(len(column_labels) / LABELS))
     axes.set_yticks(rows, [row_labels[n] for n in rows], fontsize=size, color=INK)
-    turn = {"rotation": 0} if flat else {"rotation": 90, "va": "bottom"}
-    axes.set_xticks(columns, [column_labels[n] for n in columns], fontsize=size, color=INK, **turn)
+    axes.set_xticks(columns, [column_labels[n] for n in columns], fontsize=size, color=INK, linespacing=1.0)
     axes.tick_params(length=0, labeltop=True, labelbottom=False, pad=3)
+    for text in axes.get_xticklabels():
+        text.set(rotation=0 if _is_flat(text.get_text()) else 90, va="bottom")
     axes.spines[:].set_color("#cbd2d9")
 
 
