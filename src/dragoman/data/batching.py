@@ -60,11 +60,15 @@ class Planner:
         n_batches = len(self._edges) - 1
         self.batches_per_epoch = -(-n_batches // world_size)  # per rank
         rows, starts = np.diff(self._edges), self._edges[:-1]
-        widest = [np.maximum.reduceat(side, starts).astype(np.int64) for side in (src, tgt)] if n_batches else []
+        widest = (
+            [np.maximum.reduceat(side, starts).astype(np.int64) for side in (src, tgt)] if n_batches else []
+        )
         # Attention holds rows x length^2; with every batch near the budget, the longest sentences weigh most.
         self._heaviest = np.argsort(-rows * sum(width**2 for width in widest), kind="stable")[:world_size]
         padded = int((rows * sum(widest)).sum())
-        self.padding_share = 1 - (int(src.sum(dtype=np.int64)) + int(tgt.sum(dtype=np.int64))) / max(1, padded)
+        self.padding_share = 1 - (int(src.sum(dtype=np.int64)) + int(tgt.sum(dtype=np.int64))) / max(
+            1, padded
+        )
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
         """The row numbers of each batch of this rank. In epoch 0 the heaviest batch of all comes first, so that a

@@ -17,7 +17,9 @@ from dragoman.errors import UserError
 
 HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
 WITH_HAN = frozenset(("zh", "yue"))
-WITHOUT_HAN = frozenset(("en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk"))
+WITHOUT_HAN = frozenset(
+    ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk")
+)
 
 EMPTY, TOO_LONG, WRONG_SCRIPT, COPY = "empty", "too long", "wrong script", "source equals target"
 DUPLICATE, UNEQUAL, LEAK = "exact duplicate", "length ratio", "in validation or test"
@@ -38,17 +40,32 @@ class Report:
         if n:
             self.dropped.setdefault(split, Counter())[reason] += n
 
+    def add(self, later: "Report") -> None:
+        """Count what a later step dropped, and what it kept, as well."""
+        for split, reasons in later.dropped.items():
+            self.dropped.setdefault(split, Counter()).update(reasons)
+        for split, n in later.kept.items():
+            self.kept[split] = n
+
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
         dropped = {split: dict(reasons) for split, reasons in self.dropped.items()}
-        return {"read": dict(self.read), "mended": dict(self.mended), "dropped": dropped, "kept": dict(self.kept)}
+        return {
+            "read": dict(self.read),
+            "mended": dict(self.mended),
+            "dropped": dropped,
+            "kept": dict(self.kept),
+        }
 
     @classmethod
     def from_dict(cls, data: dict) -> "Report":
         """The report that `as_dict` wrote."""
         dropped = {split: Counter(reasons) for split, reasons in data["dropped"].items()}
         return cls(
-            read=Counter(data["read"]), mended=Counter(data["mended"]), dropped=dropped, kept=Counter(data["kept"])
+            read=Counter(data["read"]),
+            mended=Counter(data["mended"]),
+            dropped=dropped,
+            kept=Counter(data["kept"]),
         )
 
     def table(self) -> str:
@@ -62,7 +79,9 @@ class Report:
         lines = [f"{'pairs':{width}}" + "".join(f"{split:>13}" for split in splits)]
         lines += [f"{name:{width}}" + "".join(f"{n:13,}" for n in counts) for name, counts in rows]
         if self.mended:
-            lines.append("sentences mended: " + ", ".join(f"{name} {n:,}" for name, n in self.mended.most_common()))
+            lines.append(
+                "sentences mended: " + ", ".join(f"{name} {n:,}" for name, n in self.mended.most_common())
+            )
         return "\n".join(lines)
 
     def main_reasons(self) -> str:
@@ -93,7 +112,10 @@ class Cleaner:
     report: Report
 
     def __post_init__(self) -> None:
-        self._convert_src, self._convert_tgt = converter(self.script, self.src), converter(self.script, self.tgt)
+        self._convert_src, self._convert_tgt = (
+            converter(self.script, self.src),
+            converter(self.script, self.tgt),
+        )
 
     def clean(self, rows: Rows, split: str) -> Rows:
         """The rows worth keeping, mended. The references of a row are the target alone where it has no others."""
@@ -124,8 +146,14 @@ class Cleaner:
     def _references(self, tgt: str, references: list[str]) -> list[str]:
         """All references, the target first. References in the language of the source (a corpus read backwards, whose
         `references` belong to its other side) are recognised by not containing the target, and left out."""
-        cleaned = [self._convert_tgt(clean_text(text)) for text in references if text and len(text) <= MAX_CHARS]
-        return [tgt, *dict.fromkeys(text for text in cleaned if text and text != tgt)] if tgt in cleaned else [tgt]
+        cleaned = [
+            self._convert_tgt(clean_text(text)) for text in references if text and len(text) <= MAX_CHARS
+        ]
+        return (
+            [tgt, *dict.fromkeys(text for text in cleaned if text and text != tgt)]
+            if tgt in cleaned
+            else [tgt]
+        )
 
     def _fault(self, src: str, tgt: str, split: str) -> str | None:
         if not src or not tgt:

@@ -98,7 +98,9 @@ def collate(src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) 
     The source ends in <EOS> and takes no <BOS>: the encoder reads it whole and needs no place to start.
     """
     if len(src_ids) != len(tgt_ids) or not src_ids:
-        raise ValueError(f"a batch needs as many sources as targets, at least one: {len(src_ids)}, {len(tgt_ids)}")
+        raise ValueError(
+            f"a batch needs as many sources as targets, at least one: {len(src_ids)}, {len(tgt_ids)}"
+        )
     src, src_lengths = _rectangle_of(src_ids)
     tgt, tgt_lengths = _rectangle_of(tgt_ids)
     return batch_of(src, src_lengths, tgt, tgt_lengths)

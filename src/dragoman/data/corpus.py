@@ -28,7 +28,12 @@ DEFECTS = {
     "broken character": "\ud800-\udfff",
     "mark of sentencepiece": "\u2581",
 }
-_BECOMES = {"carriage return": " ", "line separator": " ", "broken character": "\ufffd", "mark of sentencepiece": "_"}
+_BECOMES = {
+    "carriage return": " ",
+    "line separator": " ",
+    "broken character": "\ufffd",
+    "mark of sentencepiece": "_",
+}
 _DEFECT = {name: re.compile(f"[{characters}]+") for name, characters in DEFECTS.items()}
 _ANY_DEFECT = re.compile(f"[{''.join(DEFECTS.values())}]")
 
@@ -84,7 +89,9 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         if bool(self.src_path) != bool(self.tgt_path):
-            raise UserError("data.corpora: src_path and tgt_path come together, one names the other side's lines")
+            raise UserError(
+                "data.corpora: src_path and tgt_path come together, one names the other side's lines"
+            )
         if bool(self.path) == bool(self.src_path):
             raise UserError("data.corpora: an entry takes either path, or src_path and tgt_path")
         if self.repeat < 1:

@@ -1,48 +1,202 @@
-"""The data of a run, as Lightning asks for it."""
+"""The data of a run, as Lightning asks for it.
 
-from dataclasses import dataclass, field
+Knows: that training wants an endless stream that continues where it stopped, validation a finite list, and a checkpoint
+the position in between. Everything else is done by the rooms before: prepare.py (once), stream.py (per batch).
+Refuses to know: models, losses, how a corpus is read.
+"""
 
-from dragoman.data.corpus import CorpusConfig
-from dragoman.data.tokenizer import TokenizerConfig
-from dragoman.errors import UserError, suggest
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
-SCRIPTS = ("keep", "hans", "hant")
-LEAKS = ("pair", "sentence")
+import numpy as np
+from lightning import LightningDataModule
+
+from dragoman.data.batching import Planner, cuts, sorted_rows
+from dragoman.data.collate import Batch, collate
+from dragoman.data.corpus import Pair
+from dragoman.data.prepare import DataConfig, Prepared, prepare
+from dragoman.data.store import Texts
+from dragoman.data.stream import BatchStream, Gather, Sampling
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import UserError
+
+__all__ = ["DataConfig", "TranslationData"]
 
 
-@dataclass(kw_only=True)
-class DataConfig:
-    """Which corpora, how they are cleaned, and how they become batches."""
+class TranslationData(LightningDataModule):
+    """The corpora of `config` as batches; `run_dir` receives the report and the record of what was used.
 
-    src: str = "zh"  # language codes: column names, and which script a sentence must be in
-    tgt: str = "en"
-    corpora: list[CorpusConfig] = field(default_factory=list)
-    root: str | None = None  # folder of local corpora; default: the environment variable DRAGOMAN_DATA
-    script: str = "keep"  # Chinese characters: keep, or convert to hans (simplified) or hant (traditional)
-    leak: str = "pair"  # remove training pairs that share a pair, or even one sentence, with validation or test
-    drop_copies: bool = True  # drop training pairs whose source equals their target
-    max_length: int = 256  # pieces per side; longer training pairs are dropped
-    max_ratio: float = 3.0  # longer side / shorter side, in pieces; 0 = no limit
-    validation_size: int = 1000  # cut from train where no corpus has such a split; at most 2 % of it
-    test_size: int = 1000
-    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    max_tokens: int = 4096  # per batch: the larger of rows x longest source and rows x longest target
-    workers: int = 0  # processes that collate; they change nothing but speed
-    cache: str = "data/cache"
+    `consumed` counts the batches this rank has trained on. The training module raises it after each batch, not the
+    stream: what workers fetched ahead and nobody trained on is fetched again after an interruption.
+    """
 
-    def __post_init__(self) -> None:
-        for key, value, choices in (("script", self.script, SCRIPTS), ("leak", self.leak, LEAKS)):
-            if value not in choices:
-                raise UserError(f"data.{key} is '{value}'{suggest(value, choices)}; choose from {', '.join(choices)}")
-        if self.src == self.tgt:
-            raise UserError(f"data.src and data.tgt are both '{self.src}'; they name two different languages")
-        for key, least in (("max_length", 1), ("validation_size", 0), ("test_size", 0), ("workers", 0)):
-            if getattr(self, key) < least:
-                raise UserError(f"data.{key} is {getattr(self, key)}; it must be at least {least}")
-        if self.max_ratio and self.max_ratio < 1:
-            raise UserError(f"data.max_ratio is {self.max_ratio}; it must be at least 1, or 0 for no limit")
-        if self.max_tokens <= self.max_length:
-            raise UserError(
-                f"data.max_tokens is {self.max_tokens} and data.max_length {self.max_length}: a sentence of that "
-                "length and its <EOS> do not fit into a batch; raise the one or lower the other"
+    def __init__(self, config: DataConfig, run_dir: Path, seed: int) -> None:
+        super().__init__()
+        self.config, self.run_dir, self.seed = config, Path(run_dir), seed
+        self.consumed = 0
+        self._done: Prepared | None = None
+
+    def prepare(self) -> None:
+        """Read, clean, split, train the tokenizer, encode: whatever of it the cache does not hold yet."""
+        if self._done is None:
+            self._done = prepare(self.config, self.run_dir)
+
+    def setup(self, stage: str) -> None:
+        """Lightning's name for being ready."""
+        self.prepare()
+
+    @property
+    def prepared(self) -> Prepared:
+        """What `prepare` made."""
+        if self._done is None:
+            raise RuntimeError("call prepare() first")
+        return self._done
+
+    @property
+    def src_tokenizer(self) -> Tokenizer:
+        """Of the source; with a joint vocabulary the same object as that of the target."""
+        return self.prepared.src_tokenizer
+
+    @property
+    def tgt_tokenizer(self) -> Tokenizer:
+        """Of the target."""
+        return self.prepared.tgt_tokenizer
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of all that training will see."""
+        return self.prepared.fingerprint
+
+    @property
+    def report(self) -> dict[str, object]:
+        """What was read, mended, dropped and kept."""
+        return self.prepared.report.as_dict()
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know about this data, e.g. that an optional corpus was not to be had."""
+        return self.prepared.notes
+
+    @property
+    def validation(self) -> Sequence[Pair]:
+        """The validation pairs as text, with all references."""
+        return self.prepared.pairs("validation")
+
+    @property
+    def test(self) -> Sequence[Pair]:
+        """The test pairs as text, with all references."""
+        return self.prepared.pairs("test")
+
+    @property
+    def train_size(self) -> int:
+        """Training pairs per epoch; those of a corpus with repeat=3 count three times."""
+        return len(self._index)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of this rank in one epoch."""
+        return self._planner.batches_per_epoch
+
+    @property
+    def padding_share(self) -> float:
+        """Share of an epoch's positions, both sides, that are padding."""
+        return self._planner.padding_share
+
+    def train_dataloader(self) -> BatchStream:
+        """Batches without end, from number `consumed` on."""
+        done, src, tgt = self.prepared, *self._ids
+        gather = Gather(src=src, tgt=tgt, seed=self.seed, index=self._index)
+        if self.config.tokenizer.sampling:
+            gather.sampling = Sampling(
+                alpha=self.config.tokenizer.sampling,
+                src_texts=Texts(done.texts / "train.src"),
+                tgt_texts=Texts(done.texts / "train.tgt"),
+                rows=np.load(done.ids / "rows.npy", mmap_mode="r"),
+                src_tokenizer=done.src_tokenizer,
+                tgt_tokenizer=done.tgt_tokenizer,
             )
+        rank, world_size = self._place
+        return BatchStream(
+            gather=gather,
+            planner=self._planner,
+            consumed=lambda: self.consumed,
+            rank=rank,
+            world_size=world_size,
+            workers=self.config.workers,
+        )
+
+    def val_dataloader(self) -> "ValidationBatches":
+        """The validation pairs, shortest first, the whole of them on every rank.
+
+        Left out are pairs longer than data.max_length: the model has never seen such, and a position table may not
+        reach so far. They stay in `validation`, to be translated and scored.
+        """
+        return self._validation_batches
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"consumed": self.consumed, "fingerprint": self.fingerprint}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where a checkpoint stopped. Raises `UserError` when the data is no longer the same."""
+        self.prepare()
+        if state_dict["fingerprint"] != self.fingerprint:
+            raise UserError(
+                f"the data has changed since the checkpoint in {self.run_dir} was written (fingerprint "
+                f"{state_dict['fingerprint'][:12]} then, {self.fingerprint[:12]} now); start a run of another name"
+            )
+        self.consumed = state_dict["consumed"]
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        """This process's rank among how many."""
+        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+    @cached_property
+    def _ids(self) -> tuple[Any, Any]:
+        return self.prepared.train_ids()
+
+    @cached_property
+    def _index(self) -> np.ndarray:
+        return self.prepared.index()
+
+    @property
+    def _planner(self) -> Planner:
+        place = self._place  # known only once a trainer is attached
+        if place not in self._planners:
+            src, tgt = (side.lengths()[self._index] + 1 for side in self._ids)  # <EOS>, or <BOS>
+            rank, world_size = place
+            self._planners[place] = Planner(src, tgt, self.config.max_tokens, self.seed, rank, world_size)
+        return self._planners[place]
+
+    @cached_property
+    def _planners(self) -> dict[tuple[int, int], Planner]:
+        return {}
+
+    @cached_property
+    def _validation_batches(self) -> "ValidationBatches":
+        pairs = list(self.validation)
+        src = self.src_tokenizer.encode_batch([pair.src for pair in pairs])
+        tgt = self.tgt_tokenizer.encode_batch([pair.tgt for pair in pairs])
+        fitting = [i for i in range(len(pairs)) if max(len(src[i]), len(tgt[i])) <= self.config.max_length]
+        return ValidationBatches([src[i] for i in fitting], [tgt[i] for i in fitting], self.config.max_tokens)
+
+
+class ValidationBatches:
+    """A finite list of batches over given ids, sorted by length, made when asked for."""
+
+    def __init__(self, src: list[list[int]], tgt: list[list[int]], max_tokens: int) -> None:
+        self._src, self._tgt = src, tgt
+        lengths = [np.fromiter(map(len, side), np.int64, len(side)) + 1 for side in (src, tgt)]
+        self._rows = sorted_rows(*lengths)
+        self._edges = cuts(*(side[self._rows] for side in lengths), max_tokens=max_tokens).tolist()
+
+    def __len__(self) -> int:
+        return len(self._edges) - 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        for start, stop in zip(self._edges, self._edges[1:], strict=False):
+            rows = self._rows[start:stop].tolist()
+            yield collate([self._src[i] for i in rows], [self._tgt[i] for i in rows])

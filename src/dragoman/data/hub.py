@@ -22,7 +22,9 @@ from dragoman.errors import UserError
 if TYPE_CHECKING:
     import datasets
 
-PATIENCE = 8.0  # seconds for an answer of any kind; name resolution alone can take longer than a socket's timeout
+PATIENCE = (
+    8.0  # seconds for an answer of any kind; name resolution alone can take longer than a socket's timeout
+)
 ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 
 
@@ -46,7 +48,9 @@ def unreachable(path: str) -> str | None:
         try:
             urllib.request.urlopen(f"{endpoint()}/api/datasets/{path}", timeout=PATIENCE - 1).close()
             answers.append(None)
-        except urllib.error.HTTPError as error:  # it answers; whether the dataset exists is load's to find out
+        except (
+            urllib.error.HTTPError
+        ) as error:  # it answers; whether the dataset exists is load's to find out
             answers.append(None if error.code < 500 else f"it answers with error {error.code}")
         except (OSError, ValueError) as error:
             answers.append(str(getattr(error, "reason", error)) or type(error).__name__)

@@ -63,7 +63,9 @@ def open_bytes(path: Path) -> IO[bytes]:
                 import zstandard
             except ImportError:
                 raise UserError(f"{path} needs zstandard to be read: pip install dragoman[zst]") from None
-            return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True))
+            return io.BufferedReader(
+                zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True)
+            )
         return path.open("rb")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
@@ -211,7 +213,9 @@ def _json_row(line: str, path: Path, number: int) -> dict[str, object]:
     except (json.JSONDecodeError, RecursionError) as error:
         raise UserError(f"{path}, line {number} is not JSON: {error}") from error
     if not isinstance(row, dict):
-        raise UserError(f"{path}, line {number} is not a JSON object: each line is to be one, with a key per side")
+        raise UserError(
+            f"{path}, line {number} is not a JSON object: each line is to be one, with a key per side"
+        )
     return row
 
 
@@ -221,15 +225,28 @@ def _rows(found: list[tuple[str, str, list[str]]], any_references: bool) -> Rows
 
 
 def read_parquet(path: Path, columns: Columns) -> Iterator[Rows]:
-    """A parquet file, a chunk of its row groups at a time."""
-    packed = path.suffix in (".gz", ".zst")
+    """A parquet file, a piece of its row groups at a time."""
     try:
-        file = pq.ParquetFile(pa.BufferReader(open_bytes(path).read()) if packed else path)
+        file = _parquet(path)
         take = columns_of(file.schema_arrow, columns)
         for batch in file.iter_batches(CHUNK):
             yield take(pa.Table.from_batches([batch]))
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"cannot read {path} as parquet: {error}") from error
+
+
+def count_rows(path: Path) -> int:
+    """The rows of a parquet file, from its footer."""
+    try:
+        return _parquet(path).metadata.num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"cannot read {path} as parquet: {error}") from error
+
+
+def _parquet(path: Path) -> pq.ParquetFile:
+    """Parquet compresses inside; a file packed once more has to be unpacked in memory, since it is read from its end."""
+    packed = path.suffix in (".gz", ".zst")
+    return pq.ParquetFile(pa.BufferReader(open_bytes(path).read()) if packed else path)
 
 
 def columns_of(schema: pa.Schema, columns: Columns) -> Callable[[pa.Table], Rows]:

@@ -12,7 +12,7 @@ import string
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dragoman.data import hub
 from dragoman.data.corpus import SPLITS, CorpusConfig
@@ -22,6 +22,8 @@ from dragoman.data.readers import (
     Rows,
     check_aligned,
     columns_of,
+    count_lines,
+    count_rows,
     format_of,
     read_aligned,
     read_jsonl,
@@ -40,14 +42,21 @@ PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz", ".zip")
 ROOT_VARIABLE = "DRAGOMAN_DATA"
 
 
+class Split(NamedTuple):
+    """One split of a corpus, to be read once."""
+
+    n_rows: int
+    chunks: Iterator[Rows]
+
+
 @dataclass(kw_only=True)
 class Source:
-    """A corpus that has been found: `open` gives its splits, each to be read once."""
+    """A corpus that has been found."""
 
     config: CorpusConfig
     digest: str  # sha256 of its content
     n_bytes: int  # of text, about, once unpacked
-    open: Callable[[], dict[str, Iterator[Rows]]]
+    open: Callable[[], dict[str, Split]]
 
 
 class NotFoundError(UserError):
@@ -89,12 +98,12 @@ def _locate(path: str, root: str | None) -> Path:
 
 
 def _aligned(config: CorpusConfig, src: Path, tgt: Path) -> Source:
-    _, n_bytes = check_aligned(src, tgt)
+    n_rows, n_bytes = check_aligned(src, tgt)
     return Source(
         config=config,
         digest=_digest(digest_of(src), digest_of(tgt), config.split),
         n_bytes=n_bytes,
-        open=lambda: {config.split: read_aligned(src, tgt)},
+        open=lambda: {config.split: Split(n_rows, read_aligned(src, tgt))},
     )
 
 
@@ -102,10 +111,12 @@ def _file(config: CorpusConfig, columns: Columns, path: Path) -> Source:
     kind = format_of(path)
     columns.where = str(path)
 
-    def read() -> dict[str, Iterator[Rows]]:
-        if kind == ".tsv":
-            return {config.split: read_tsv(path, columns, named=bool(config.src_column or config.tgt_column))}
-        return {config.split: (read_jsonl if kind == ".jsonl" else read_parquet)(path, columns)}
+    def read() -> dict[str, Split]:
+        if kind == ".parquet":
+            return {config.split: Split(count_rows(path), read_parquet(path, columns))}
+        named = bool(config.src_column or config.tgt_column)
+        chunks = read_tsv(path, columns, named) if kind == ".tsv" else read_jsonl(path, columns)
+        return {config.split: Split(count_lines(path)[0], chunks)}
 
     digest = _digest(digest_of(path), config.split, columns.src, columns.tgt)
     return Source(config=config, digest=digest, n_bytes=_unpacked(path), open=read)
@@ -144,8 +155,10 @@ def _on_hub(config: CorpusConfig, columns: Columns, nowhere: UserError, refind: 
     return Source(config=config, digest=digest, n_bytes=n_bytes, open=lambda: _splits(loaded, columns))
 
 
-def _splits(loaded: "dict[str, datasets.Dataset]", columns: Columns) -> dict[str, Iterator[Rows]]:
-    splits = {split: _rows(rows, columns) for split, rows in loaded.items() if split in SPLITS}
+def _splits(loaded: "dict[str, datasets.Dataset]", columns: Columns) -> dict[str, Split]:
+    splits = {
+        split: Split(len(rows), _rows(rows, columns)) for split, rows in loaded.items() if split in SPLITS
+    }
     if not splits:
         raise UserError(
             f"{columns.where} has the splits {', '.join(loaded)}; at least one of {', '.join(SPLITS)} is needed"
@@ -158,16 +171,19 @@ def _rows(rows: "datasets.Dataset", columns: Columns) -> Iterator[Rows]:
     return map(take, rows.with_format("arrow").iter(CHUNK))
 
 
-def _copy_task() -> dict[str, Iterator[Rows]]:
+def _copy_task() -> dict[str, Split]:
     """Rows of 3 to 15 random letters with spaces between; the same ones every time."""
 
     def rows() -> Iterator[Rows]:
         chance = random.Random(COPY)
         for _ in range(COPY_ROWS // CHUNK):
-            texts = [" ".join(chance.choices(string.ascii_lowercase, k=chance.randint(3, 15))) for _ in range(CHUNK)]
+            texts = [
+                " ".join(chance.choices(string.ascii_lowercase, k=chance.randint(3, 15)))
+                for _ in range(CHUNK)
+            ]
             yield Rows(texts, list(texts))
 
-    return {"train": rows()}
+    return {"train": Split(COPY_ROWS, rows())}
 
 
 def _unpacked(file: Path) -> int:

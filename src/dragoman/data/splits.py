@@ -7,19 +7,49 @@ Refuses to know: text, files.
 
 import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+
+
+class Hashes(NamedTuple):
+    """One hash per sentence of n pairs."""
+
+    src: np.ndarray  # (n,) uint64
+    tgt: np.ndarray
+
+    def pairs(self) -> np.ndarray:
+        """(n,) uint64, one hash per pair; (a, b) and (b, a) differ."""
+        src, tgt = self
+        mixed = (src ^ (src >> np.uint64(29))) * np.uint64(
+            0x9E3779B97F4A7C15
+        ) + tgt  # wraps around, as is meant
+        return (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
+
+    def at(self, rows: np.ndarray) -> "Hashes":
+        """The hashes of some rows, by number or by mask."""
+        return Hashes(self.src[rows], self.tgt[rows])
+
+    def leaks(self, held: "Hashes", sentence: bool) -> np.ndarray:
+        """(n,) bool, True for pairs that are also in `held`, or that share one `sentence` of either side with it."""
+        if sentence:
+            return np.isin(self.src, held.src) | np.isin(self.tgt, held.tgt)
+        return np.isin(self.pairs(), held.pairs())
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Hashes]") -> "Hashes":
+        """One after the other."""
+        nothing = np.empty(0, np.uint64)
+        return (
+            cls(*(np.concatenate([nothing, *side]) for side in zip(*parts, strict=True)))
+            if parts
+            else cls(nothing, nothing)
+        )
 
 
 def hashes(texts: Sequence[bytes]) -> np.ndarray:
     """(n,) uint64, the same on every machine and in every run."""
     return np.frombuffer(b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts), np.uint64)
-
-
-def pair_hashes(src: np.ndarray, tgt: np.ndarray) -> np.ndarray:
-    """(n,) uint64 of pairs, from the hashes of their sides; (a, b) and (b, a) differ."""
-    mixed = (src ^ (src >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15) + tgt  # wraps around, as is meant
-    return (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
 
 
 def first_occurrences(values: np.ndarray) -> np.ndarray:
@@ -29,21 +59,17 @@ def first_occurrences(values: np.ndarray) -> np.ndarray:
     return first
 
 
-def sharing(src: np.ndarray, tgt: np.ndarray, held_src: np.ndarray, held_tgt: np.ndarray) -> np.ndarray:
-    """(n,) bool, True where a pair shares a sentence, of either side, with the held-out ones."""
-    return np.isin(src, held_src) | np.isin(tgt, held_tgt)
+def cut(train: Hashes, candidates: np.ndarray, size: int) -> np.ndarray:
+    """Up to `size` row numbers out of `candidates` for a held-out split, but no more than 2 % of the candidates.
 
-
-def cut(src: np.ndarray, tgt: np.ndarray, size: int) -> np.ndarray:
-    """Up to `size` row numbers for a held-out split, chosen by the pairs' hashes alone: neither the order of the corpus
-    nor a seed matters, so a corpus that grows keeps most of its split.
-
-    Pairs whose sentences occur nowhere else come first: every other pair that shares a sentence with the split has
-    to leave the training data, and this way hardly any does.
+    Chosen by the pairs' hashes alone: neither the order of the corpus nor a seed matters. Pairs whose sentences occur
+    nowhere else come first: every other pair that shares a sentence with the split has to leave the training data,
+    and this way hardly any does.
     """
-    shared = _occurrences(src) + _occurrences(tgt)
-    order = np.lexsort((pair_hashes(src, tgt), shared))
-    return np.sort(order[:size])
+    among = train.at(candidates)
+    shared = _occurrences(among.src) + _occurrences(among.tgt)
+    order = np.lexsort((among.pairs(), shared))
+    return np.sort(candidates[order[: min(size, max(1, len(candidates) // 50))]])
 
 
 def _occurrences(values: np.ndarray) -> np.ndarray:

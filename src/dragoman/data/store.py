@@ -120,7 +120,9 @@ def built(folder: Path) -> Iterator[Path]:
     try:
         yield unfinished
         os.chmod(unfinished, 0o755)
-        with contextlib.suppress(FileExistsError, OSError):  # another process was as quick: theirs is the same
+        with contextlib.suppress(
+            FileExistsError, OSError
+        ):  # another process was as quick: theirs is the same
             os.replace(unfinished, folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

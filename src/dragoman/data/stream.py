@@ -88,7 +88,9 @@ class BatchStream:
         if not self.workers:
             return map(self.gather.__getitem__, self._tickets())
         return iter(
-            DataLoader(self.gather, batch_size=None, sampler=_Tickets(self), num_workers=self.workers)  # keeps order
+            DataLoader(
+                self.gather, batch_size=None, sampler=_Tickets(self), num_workers=self.workers
+            )  # keeps order
         )
 
     def _tickets(self) -> Iterator[Ticket]:

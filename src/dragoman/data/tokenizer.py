@@ -42,11 +42,16 @@ class TokenizerConfig:
     kind: str = "bpe"  # bpe, unigram (ten times slower to train), char, word
     vocab_size: int = 8000  # per vocabulary; the 256 bytes and 4 special ids are part of it
     vocabulary: str = "joint"  # one for both languages, or one each
-    character_coverage: float = 0.9995  # share of the characters that get a piece; the others are spelt in bytes
+    character_coverage: float = (
+        0.9995  # share of the characters that get a piece; the others are spelt in bytes
+    )
     sampling: float = 0.0  # subword regularisation: BPE-dropout's p, or unigram's alpha; 0 = off
 
     def __post_init__(self) -> None:
-        for key, value, choices in (("kind", self.kind, KINDS), ("vocabulary", self.vocabulary, VOCABULARIES)):
+        for key, value, choices in (
+            ("kind", self.kind, KINDS),
+            ("vocabulary", self.vocabulary, VOCABULARIES),
+        ):
             if value not in choices:
                 raise UserError(
                     f"data.tokenizer.{key} is '{value}'{suggest(value, choices)}; choose from {', '.join(choices)}"
@@ -63,7 +68,9 @@ class TokenizerConfig:
         if not 0 <= self.sampling < 1:
             raise UserError(f"data.tokenizer.sampling is {self.sampling}; it must be at least 0 and below 1")
         if self.sampling and self.kind in ("char", "word"):
-            raise UserError(f"data.tokenizer.sampling needs kind unigram or bpe: {self.kind} has nothing to sample")
+            raise UserError(
+                f"data.tokenizer.sampling needs kind unigram or bpe: {self.kind} has nothing to sample"
+            )
 
 
 class Tokenizer:
@@ -114,7 +121,8 @@ class Tokenizer:
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,  # clean_text has; and so a space typed is a space kept
                 add_dummy_prefix=not all(language in UNSPACED for language in languages),
-                max_sentence_length=4 * MAX_CHARS + 1,  # in bytes; the default skips long sentences without a word
+                max_sentence_length=4 * MAX_CHARS
+                + 1,  # in bytes; the default skips long sentences without a word
                 pad_id=PAD,
                 unk_id=UNK,
                 bos_id=BOS,
@@ -145,7 +153,9 @@ class Tokenizer:
         # sentencepiece seeds a generator per thread, when the thread first draws. A batch call with one thread
         # always starts a fresh one, so what was drawn before leaves no trace.
         sentencepiece.set_random_generator_seed(seed % 2**32)
-        return self._model.encode(list(texts), num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha)
+        return self._model.encode(
+            list(texts), num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special ids are dropped."""
@@ -176,5 +186,7 @@ def _in_plain_words(message: str, config: TokenizerConfig) -> UserError:
             f"it to {needed} or more, or lower data.tokenizer.character_coverage ({config.character_coverage})"
         )
     if "sentences_.empty" in message:
-        return UserError("there is nothing to train a tokenizer on: the training corpus is empty after cleaning")
+        return UserError(
+            "there is nothing to train a tokenizer on: the training corpus is empty after cleaning"
+        )
     return UserError(f"sentencepiece could not train the tokenizer: {message.strip().splitlines()[-1]}")
