@@ -39,6 +39,7 @@ train: $(STAMP)  ## train Chinese-English in ten minutes (MAX_TIME=DD:HH:MM:SS) 
 	$(PY) translate.py "好久不见"
 
 translate: $(STAMP)  ## translate with the newest model: make translate TEXT="好久不见"
+	@test -n "$$TEXT" || { echo 'error: say what to translate: make translate TEXT="好久不见"' >&2; exit 2; }
 	@$(PY) translate.py -- "$$TEXT"
 
 test: $(STAMP)  ## run the tests but the slow ones and those for a GPU
@@ -55,7 +56,7 @@ smoke: $(STAMP)  ## train a tiny model, stop and continue it, translate, evaluat
 	$(PY) scripts/smoke.py
 
 bench: $(STAMP)  ## measure this machine with every scripts/bench_*.py
-	@for program in scripts/bench_*.py; do echo "== $$program" && $(PY) $$program || exit 1; done
+	@for program in scripts/bench_*.py; do echo "== $$program" && $(PY) "$$program" || exit 1; done
 
 clean:  ## remove .venv and caches; runs and data stay
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
