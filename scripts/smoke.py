@@ -1,8 +1,8 @@
 """The whole path in a minute: python scripts/smoke.py
 
 Trains experiment=smoke, stops it with SIGTERM on the way, continues it, runs it once more (which must do
-nothing), translates, evaluates, and leaves with 1 as soon as something is not as it should be. It uses the doors
-alone, as a person would, and writes only to runs/smoke, which it removes first.
+nothing), translates, evaluates, and leaves with 1 as soon as something is not as it should be. It uses the
+doors alone, as a person would, and writes only to runs/smoke, which it removes first.
 """
 
 import json
