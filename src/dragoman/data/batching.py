@@ -1,23 +1,23 @@
 """Which rows make up which batch, in which order: pure functions over the lengths of the rows.
 
 Knows: lengths in tokens, a budget, a seed, an epoch, a rank.
-Refuses to know: tokens, text, tensors, files. No state: the plan of epoch 7 is computed from the number 7, which is
-why continuing a stopped run is a division and not a replay.
+Refuses to know: tokens, text, tensors, files. No state: the plan of epoch 7 is computed from the number 7,
+which is why continuing a stopped run is a division and not a replay.
 
-A batch costs rows x its longest sentence, of the side where that is larger: that is the budget `max_tokens`. So rows
-are sorted by the longer of their two sides, which fills every batch to the budget, and among equals by the difference
-of the sides, upwards and downwards in turn so that neighbours stay alike where the length changes; that keeps the
-padding of the shorter side small too (tatoeba at 4,096: 5 % of both sides together, against 7 % when sorted by source
-and then target). Rows of equal lengths are in a new random order every epoch. The lengths along the sorted rows are
-the same every epoch, so the cuts between batches are too, and with them the number of batches: that makes epoch and
-position of any batch a division by a constant.
+A batch costs rows x its longest sentence, of the side where that is larger: that is the budget `max_tokens`.
+So rows are sorted by the longer of their two sides, which fills every batch to the budget, and among equals
+by the difference of the sides, upwards and downwards in turn so that neighbours stay alike where the length
+changes; that keeps the padding of the shorter side small too (tatoeba at 4,096: 5 % of both sides together,
+against 7 % when sorted by source and then target). Rows of equal lengths are in a new random order every
+epoch. The lengths along the sorted rows are the same every epoch, so the cuts between batches are too, and
+with them the number of batches: that makes epoch and position of any batch a division by a constant.
 """
 
 import numpy as np
 
 
 def sorted_rows(src: np.ndarray, tgt: np.ndarray, chance: np.random.Generator | None = None) -> np.ndarray:
-    """(n,) row numbers in order of length, rows of equal lengths shuffled by `chance` (or in their own order)."""
+    """(n,) row numbers in order of length, rows of equal lengths shuffled by `chance`, if any."""
     longest, difference = np.maximum(src, tgt).astype(np.int64), src.astype(np.int64) - tgt
     width = 2 * int(longest.max(initial=0)) + 1
     keys = longest * width + np.where(longest % 2 == 0, difference, -difference)
@@ -28,7 +28,7 @@ def sorted_rows(src: np.ndarray, tgt: np.ndarray, chance: np.random.Generator | 
 
 
 def cuts(src: np.ndarray, tgt: np.ndarray, max_tokens: int) -> np.ndarray:
-    """(n_batches + 1,) where batches begin and end in rows of sorted lengths `src`, `tgt`: as many rows as fit.
+    """(n_batches + 1,) edges between batches in rows of sorted lengths `src`, `tgt`: as many rows as fit.
 
     A row longer than the budget makes a batch of its own.
     """
@@ -44,9 +44,10 @@ def cuts(src: np.ndarray, tgt: np.ndarray, max_tokens: int) -> np.ndarray:
 class Planner:
     """The batches of every epoch, for one rank of `world_size`.
 
-    `src`, `tgt` are the rows' lengths in tokens as the model sees them, <EOS> included. Every row is seen once per
-    epoch, by one rank. Ranks make equally many batches: where the number of batches is no multiple of `world_size`,
-    the first batches of the epoch's order are given out once more, at most world_size - 1 of them.
+    `src`, `tgt` are the rows' lengths in tokens as the model sees them, <EOS> included. Every row is seen
+    once per epoch, by one rank. Ranks make equally many batches: where the number of batches is no multiple
+    of `world_size`, the first batches of the epoch's order are given out once more, at most world_size - 1 of
+    them.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class Planner:
         )
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
-        """The row numbers of each batch of this rank. In epoch 0 the heaviest batch of all comes first, so that a
-        lack of memory shows at the first step and not after hours."""
+        """The row numbers of each batch of this rank.
+
+        In epoch 0 the heaviest batch of all comes first, so that a lack of memory shows at the first step.
+        """
         chance = np.random.default_rng((self._seed, epoch))
         rows = sorted_rows(self._src, self._tgt, chance)
         order = chance.permutation(len(self._edges) - 1)

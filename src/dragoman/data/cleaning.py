@@ -1,9 +1,10 @@
 """Which sentences are mended and which pairs are dropped, and the report that says how many of each.
 
-Knows: the faults that can be seen in one pair of texts. Faults against the other pairs (duplicates, leaks) are found
-in splits.py, faults in pieces (too long, unequal) in encoding.py; all are counted in the same report.
-Refuses to know: files, tokens, which split a pair will end up in. Training pairs are filtered; validation and test
-are the measure and are only mended, except that a pair with an empty or endless side is no pair.
+Knows: the faults that can be seen in one pair of texts. Faults against the other pairs (duplicates, leaks)
+are found in splits.py, faults in pieces (too long, unequal) in encoding.py; all are counted in the same
+report.
+Refuses to know: files, tokens, which split a pair will end up in. Training pairs are filtered; validation and
+test are the measure and are only mended, except that a pair with an empty or endless side is no pair.
 """
 
 import re
@@ -22,13 +23,14 @@ WITHOUT_HAN = frozenset(
 )
 
 EMPTY, TOO_LONG, WRONG_SCRIPT, COPY = "empty", "too long", "wrong script", "source equals target"
+INVALID = "invalid UTF-8"  # as corpus.DEFECTS calls it
 DUPLICATE, UNEQUAL, LEAK = "exact duplicate", "length ratio", "in validation or test"
 SHARED = "shares a sentence with a split cut from train"
 
 
 @dataclass(kw_only=True)
 class Report:
-    """What was read, mended, dropped and kept, by split and reason. Counts are of pairs; `mended` of sentences."""
+    """What was read, dropped and kept, in pairs by split and reason, and `mended`, in sentences."""
 
     read: Counter[str] = field(default_factory=Counter)
     mended: Counter[str] = field(default_factory=Counter)
@@ -84,10 +86,15 @@ class Report:
             )
         return "\n".join(lines)
 
-    def main_reasons(self) -> str:
-        """'wrong script 12, empty 3': why training pairs were dropped, the commonest first."""
+    def explain(self) -> str:
+        """Why training pairs were dropped, the commonest reason first, and what may be behind it."""
         reasons = self.dropped.get("train", Counter()).most_common(3)
-        return ", ".join(f"{reason} {n:,}" for reason, n in reasons) or "none was read"
+        explained = ", ".join(f"{reason} {n:,}" for reason, n in reasons) or "none was read"
+        if self.mended[INVALID] * 2 > self.read["train"]:
+            return f"{explained}. Most lines are not UTF-8; convert them, e.g. iconv -f GB18030 -t UTF-8"
+        if reasons and reasons[0][0] == WRONG_SCRIPT:
+            return f"{explained}. Are data.src and data.tgt the right way round?"
+        return explained
 
 
 def converter(script: str, language: str) -> Callable[[str], str]:
@@ -118,9 +125,9 @@ class Cleaner:
         )
 
     def clean(self, rows: Rows, split: str) -> Rows:
-        """The rows worth keeping, mended. The references of a row are the target alone where it has no others."""
-        kept = Rows([], [], [])
-        assert kept.references is not None
+        """The rows worth keeping, mended; outside of train with references, the target first among them."""
+        kept: Rows = Rows([], [], [])
+        references: list[list[str]] = []
         self.report.read[split] += len(rows.src)
         for i, (src, tgt) in enumerate(zip(rows.src, rows.tgt, strict=True)):
             # Before anything looks closer: the work on an endless line stays bounded.
@@ -134,8 +141,8 @@ class Cleaner:
             kept.src.append(src)
             kept.tgt.append(tgt)
             if split != "train":
-                kept.references.append(self._references(tgt, rows.references[i] if rows.references else []))
-        return kept
+                references.append(self._references(tgt, rows.references[i] if rows.references else []))
+        return kept._replace(references=references or None)
 
     def _mend(self, text: str, convert: Callable[[str], str]) -> str:
         clean = clean_text(text)
@@ -144,8 +151,11 @@ class Cleaner:
         return convert(clean)
 
     def _references(self, tgt: str, references: list[str]) -> list[str]:
-        """All references, the target first. References in the language of the source (a corpus read backwards, whose
-        `references` belong to its other side) are recognised by not containing the target, and left out."""
+        """The target and all other references.
+
+        Those of a corpus read backwards, whose `references` belong to its other side, do not contain the
+        target: by that they are recognised and left out.
+        """
         cleaned = [
             self._convert_tgt(clean_text(text)) for text in references if text and len(text) <= MAX_CHARS
         ]
@@ -168,7 +178,7 @@ class Cleaner:
 
 
 def _wrong_script(text: str, language: str) -> bool:
-    """Chinese without a Chinese character, or one in a language that has none. Unknown languages are not judged."""
+    """Chinese without a Chinese character, or one in a language that has none; others are not judged."""
     if language in WITH_HAN:
         return HAN.search(text) is None
     return language in WITHOUT_HAN and HAN.search(text) is not None

@@ -1,8 +1,8 @@
 """Rows of ids in, one `Batch` of tensors out: right padding, and the one shift of the target.
 
-Knows: the special ids, how rows of unequal length become rectangles, and that teacher forcing feeds the decoder
-`<BOS> y1 .. yn` and asks it for `y1 .. yn <EOS>`. The shift happens here and nowhere else: the model, the loss and
-the search take `tgt_in` and `tgt_out` as they are.
+Knows: the special ids, how rows of unequal length become rectangles, and that teacher forcing feeds the
+decoder `<BOS> y1 .. yn` and asks it for `y1 .. yn <EOS>`. The shift happens here and nowhere else: the model,
+the loss and the search take `tgt_in` and `tgt_out` as they are.
 Refuses to know: text, tokenizers, files, how rows were chosen.
 
 Rectangles are filled without a Python loop over tokens: this is the path every training batch takes.
@@ -73,7 +73,8 @@ def rectangle(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width
 
 
 def batch_of(src: np.ndarray, src_lengths: np.ndarray, tgt: np.ndarray, tgt_lengths: np.ndarray) -> Batch:
-    """The `Batch` of padded ids without special ids: `src` (B, at least longest + 1), `tgt` likewise, right padded.
+    """The `Batch` of padded ids without special ids: `src` (B, at least longest + 1), `tgt` likewise, right
+    padded.
 
     The spare last column makes room for <EOS>; `src` is changed in place.
     """

@@ -1,8 +1,8 @@
 """What a parallel corpus is: pairs of sentences, what a clean sentence is, and the entry of `data.corpora`.
 
-Knows: which characters have no business inside a sentence. `clean_text` is the one repair of text in the program:
-training data and the sentences handed to the translator go through the same function, so that a model never meets
-at its work what it never met at school.
+Knows: which characters have no business inside a sentence. `clean_text` is the one repair of text in the
+program: training data and the sentences handed to the translator go through the same function, so that a
+model never meets at its work what it never met at school.
 Refuses to know: where corpora lie, which pairs are worth keeping, tokens.
 """
 
@@ -16,8 +16,9 @@ from dragoman.errors import UserError, suggest
 SPLITS = ("train", "validation", "test")
 MAX_CHARS = 10_000  # a longer "sentence" is a fault of its file; nothing looks at more of it than this
 
-# What is wrong with a character -> the characters, as the inside of a regular expression's [...]. Lone surrogates
-# cannot be written as UTF-8 at all; U+2581 is the mark by which sentencepiece writes a space, and would become one.
+# What is wrong with a character -> the characters, as the inside of a regular expression's [...]. Lone
+# surrogates cannot be written as UTF-8 at all; U+2581 is the mark by which sentencepiece writes a space, and
+# would become one.
 DEFECTS = {
     "byte order mark": "\ufeff",
     "NUL": "\x00",
@@ -25,13 +26,13 @@ DEFECTS = {
     "line separator": "\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029",
     "control character": "\x01-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad"
     "\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufffe\uffff",
-    "broken character": "\ud800-\udfff",
+    "invalid UTF-8": "\ud800-\udfff",
     "mark of sentencepiece": "\u2581",
 }
 _BECOMES = {
     "carriage return": " ",
     "line separator": " ",
-    "broken character": "\ufffd",
+    "invalid UTF-8": "\ufffd",
     "mark of sentencepiece": "_",
 }
 _DEFECT = {name: re.compile(f"[{characters}]+") for name, characters in DEFECTS.items()}
@@ -62,7 +63,8 @@ def defects(text: str) -> list[str]:
 
 
 class Pair(NamedTuple):
-    """A sentence and its translation; `references` are all known translations, where there is more than one."""
+    """A sentence and its translation; `references` are all known translations, where there is more than
+    one."""
 
     src: str
     tgt: str
@@ -73,8 +75,8 @@ class Pair(NamedTuple):
 class CorpusConfig:
     """One entry of `data.corpora`. Either `path`, or `src_path` and `tgt_path` for two aligned text files.
 
-    `path` is a file (.tsv .jsonl .parquet, also .gz and .zst), a folder laid out like a hub dataset, a dataset on the
-    hub (`owner/name`), or `copy`, the made-up corpus of the copy task.
+    `path` is a file (.tsv .jsonl .parquet, also .gz and .zst), a folder laid out like a hub dataset, a
+    dataset on the hub (`owner/name`), or `copy`, the made-up corpus of the copy task.
     """
 
     path: str | None = None

@@ -1,10 +1,12 @@
 """The data of a run, as Lightning asks for it.
 
-Knows: that training wants an endless stream that continues where it stopped, validation a finite list, and a checkpoint
-the position in between. Everything else is done by the rooms before: prepare.py (once), stream.py (per batch).
+Knows: that training wants an endless stream that continues where it stopped, validation a finite list, and a
+checkpoint the position in between. Everything else is done by the rooms before: prepare.py (once), stream.py
+(per batch).
 Refuses to know: models, losses, how a corpus is read.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +30,8 @@ __all__ = ["DataConfig", "TranslationData"]
 class TranslationData(LightningDataModule):
     """The corpora of `config` as batches; `run_dir` receives the report and the record of what was used.
 
-    `consumed` counts the batches this rank has trained on. The training module raises it after each batch, not the
-    stream: what workers fetched ahead and nobody trained on is fetched again after an interruption.
+    `consumed` counts the batches this rank has trained on. The training module raises it after each batch,
+    not the stream: what workers fetched ahead and nobody trained on is fetched again after an interruption.
     """
 
     def __init__(self, config: DataConfig, run_dir: Path, seed: int) -> None:
@@ -130,8 +132,8 @@ class TranslationData(LightningDataModule):
     def val_dataloader(self) -> "ValidationBatches":
         """The validation pairs, shortest first, the whole of them on every rank.
 
-        Left out are pairs longer than data.max_length: the model has never seen such, and a position table may not
-        reach so far. They stay in `validation`, to be translated and scored.
+        Left out are pairs longer than data.max_length: the model has never seen such, and a position table
+        may not reach so far. They stay in `validation`, to be translated and scored.
         """
         return self._validation_batches
 
@@ -145,7 +147,8 @@ class TranslationData(LightningDataModule):
         if state_dict["fingerprint"] != self.fingerprint:
             raise UserError(
                 f"the data has changed since the checkpoint in {self.run_dir} was written (fingerprint "
-                f"{state_dict['fingerprint'][:12]} then, {self.fingerprint[:12]} now); start a run of another name"
+                f"{state_dict['fingerprint'][:12]} then, {self.fingerprint[:12]} now); start a run "
+                "of another name"
             )
         self.consumed = state_dict["consumed"]
 
@@ -189,14 +192,16 @@ class ValidationBatches:
 
     def __init__(self, src: list[list[int]], tgt: list[list[int]], max_tokens: int) -> None:
         self._src, self._tgt = src, tgt
-        lengths = [np.fromiter(map(len, side), np.int64, len(side)) + 1 for side in (src, tgt)]
-        self._rows = sorted_rows(*lengths)
-        self._edges = cuts(*(side[self._rows] for side in lengths), max_tokens=max_tokens).tolist()
+        src_lengths, tgt_lengths = (
+            np.fromiter(map(len, side), np.int64, len(side)) + 1 for side in (src, tgt)
+        )
+        rows = self._rows = sorted_rows(src_lengths, tgt_lengths)
+        self._edges = cuts(src_lengths[rows], tgt_lengths[rows], max_tokens).tolist()
 
     def __len__(self) -> int:
         return len(self._edges) - 1
 
     def __iter__(self) -> Iterator[Batch]:
-        for start, stop in zip(self._edges, self._edges[1:], strict=False):
+        for start, stop in itertools.pairwise(self._edges):
             rows = self._rows[start:stop].tolist()
             yield collate([self._src[i] for i in rows], [self._tgt[i] for i in rows])

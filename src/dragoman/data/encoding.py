@@ -1,12 +1,12 @@
 """The second half of preparing a corpus: a tokenizer for its clean sentences, and their ids on disk.
 
-Knows: how the tokenizer's training sentences are drawn, and the faults that show only in pieces: too long, and sides of
-very unequal length (pieces are comparable between languages where characters are not).
+Knows: how the tokenizer's training sentences are drawn, and the faults that show only in pieces: too long,
+and sides of very unequal length (pieces are comparable between languages where characters are not).
 Refuses to know: where the texts came from, batches.
 
-What it leaves beside each other in its folder: train.src, train.tgt (flat ids, as narrow as the vocabulary allows),
-`rows.npy` (row i is sentence rows[i] of the texts), `corpus.npy`, `report.json`, and `content`, a digest of which
-pairs were kept.
+What it leaves beside each other in its folder: train.src, train.tgt (flat ids, as narrow as the vocabulary
+allows), `rows.npy` (row i is sentence rows[i] of the texts), `corpus.npy`, `report.json`, and `content`, a
+digest of which pairs were kept.
 """
 
 import hashlib
@@ -82,7 +82,8 @@ def write_ids(
     keep = np.concatenate(kept)
     if not keep.any():
         raise UserError(
-            f"no training pair has at most data.max_length={max_length} pieces per side and a length ratio of at most "
+            f"no training pair has at most data.max_length={max_length} pieces per side and a length "
+            "ratio of at most "
             f"data.max_ratio={max_ratio}; raise them"
         )
     np.save(folder / "rows.npy", rows[keep])

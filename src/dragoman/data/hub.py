@@ -1,8 +1,8 @@
 """Datasets on the Hugging Face hub, and folders laid out like them, by way of `datasets.load_dataset`.
 
-Knows: how to find out within seconds that the hub cannot be reached, before a library spends minutes on retries,
-and how to use what an earlier run has downloaded. HF_ENDPOINT and HF_HUB_OFFLINE are respected; code that comes with
-a dataset is never run (`datasets` 4 has no way to).
+Knows: how to find out within seconds that the hub cannot be reached, before a library spends minutes on
+retries, and how to use what an earlier run has downloaded. HF_ENDPOINT and HF_HUB_OFFLINE are respected; code
+that comes with a dataset is never run (`datasets` 4 has no way to).
 Refuses to know: which corpora are optional, columns, cleaning.
 """
 
@@ -39,7 +39,8 @@ def endpoint() -> str:
 
 
 def unreachable(path: str) -> str | None:
-    """Why the hub cannot be asked for dataset `path`, in words; None when it answers. Takes 8 seconds at most."""
+    """Why the hub cannot be asked for dataset `path`, in words; None when it answers. Takes 8 seconds at
+    most."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return "HF_HUB_OFFLINE is set"
     answers: list[str | None] = []

@@ -1,12 +1,14 @@
-"""Everything that happens to a corpus once, before the first batch: found, cleaned, split, cut into pieces, stored.
+"""Everything that happens to a corpus once, before the first batch: found, cleaned, split, cut into pieces,
+stored.
 
-Knows: the configuration of the data, the order of the steps, and where their results are kept. Each step's result
-lies in the cache in a folder named by a hash of all it depends on: texts-* (clean sentences), tokenizer-*, ids-*. A
-second run, or another run of the same data, finds the folders and starts at once; there is nothing to invalidate.
+Knows: the configuration of the data, the order of the steps, and where their results are kept. Each step's
+result lies in the cache in a folder named by a hash of all it depends on: texts-* (clean sentences),
+tokenizer-*, ids-*. A second run, or another run of the same data, finds the folders and starts at once; there
+is nothing to invalidate.
 Refuses to know: epochs, ranks, Lightning.
 
-A run remembers its corpora in `data.json`: one that was begun without an optional corpus goes on without it, even when
-the hub is back, and one that was begun with it never falls back to less.
+A run remembers its corpora in `data.json`: one that was begun without an optional corpus goes on without it,
+even when the hub is back, and one that was begun with it never falls back to less.
 """
 
 import hashlib
@@ -73,7 +75,8 @@ class DataConfig:
             raise UserError(f"data.max_ratio is {self.max_ratio}; it must be at least 1, or 0 for no limit")
         if self.max_tokens <= self.max_length:
             raise UserError(
-                f"data.max_tokens is {self.max_tokens} and data.max_length {self.max_length}: a sentence of that "
+                f"data.max_tokens is {self.max_tokens} and data.max_length {self.max_length}: a "
+                "sentence of that "
                 "length and its <EOS> do not fit into a batch; raise the one or lower the other"
             )
 
@@ -118,7 +121,7 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
             "data.corpora is empty: name at least one corpus, e.g. data.corpora=[{path: my/folder}]"
         )
     cache = Path(config.cache)
-    with one_at_a_time(cache):
+    with one_at_a_time(run_dir / "data.json"):
         recorded = _recorded(run_dir)
         sources, notes = _find_all(config, recorded)
         texts = _texts(config, sources, cache)
@@ -194,21 +197,28 @@ def _texts(config: DataConfig, sources: list[Source], cache: Path) -> Path:
         config.drop_copies,
         sizes,
     )
-    if folder.exists():
-        say(f"Clean texts found in {folder}.")
-        return folder
+    with one_at_a_time(folder):
+        if folder.exists():
+            say(f"Clean texts found in {folder}.")
+        else:
+            _write_texts(config, sources, folder, sizes)
+    return folder
+
+
+def _write_texts(config: DataConfig, sources: list[Source], folder: Path, sizes: dict[str, int]) -> None:
+    cache = folder.parent
     need = DISK_FACTOR * sum(source.n_bytes for source in sources)
     free = shutil.disk_usage(cache).free
     say(
         f"Preparing {', '.join(source.config.label for source in sources)}: this will take about "
-        f"{need / 1e6:,.0f} MB of disk under {cache} and in the cache of datasets ({free / 1e6:,.0f} MB are free)."
+        f"{need / 1e6:,.0f} MB of disk under {cache} and in the cache of datasets ({free / 1e6:,.0f} "
+        "MB are free)."
     )
     cleaner = Cleaner(
         src=config.src, tgt=config.tgt, script=config.script, drop_copies=config.drop_copies, report=Report()
     )
     with built(folder) as unfinished:
         write_texts(sources, unfinished, cleaner, config.leak, sizes)
-    return folder
 
 
 def _tokenizers(config: DataConfig, texts: Path, cache: Path) -> tuple[Tokenizer, Tokenizer]:
@@ -218,25 +228,23 @@ def _tokenizers(config: DataConfig, texts: Path, cache: Path) -> tuple[Tokenizer
     joint = config.tokenizer.vocabulary == "joint"
     sides = {"joint": ("src", "tgt")} if joint else {"src": ("src",), "tgt": ("tgt",)}
     languages = {"src": config.src, "tgt": config.tgt}
-    if folder.exists():
-        say(f"Tokenizer found in {folder}.")
-    else:
-        with built(folder) as unfinished:
-            for name, its_sides in sides.items():
-                say(
-                    f"Training the {name} tokenizer ({config.tokenizer.kind}, {config.tokenizer.vocab_size:,} pieces)"
-                )
-                Tokenizer.train(
-                    sample(texts, its_sides),
-                    config.tokenizer,
-                    unfinished / f"{name}.model",
-                    [languages[side] for side in its_sides],
-                )
+    with one_at_a_time(folder):
+        if folder.exists():
+            say(f"Tokenizer found in {folder}.")
+        else:
+            with built(folder) as unfinished:
+                for name, its_sides in sides.items():
+                    say(
+                        f"Training the {name} tokenizer: {options['kind']}, {options['vocab_size']:,} pieces."
+                    )
+                    path, spoken = unfinished / f"{name}.model", [languages[side] for side in its_sides]
+                    Tokenizer.train(sample(texts, its_sides), config.tokenizer, path, spoken)
     loaded = {name: Tokenizer.load(folder / f"{name}.model") for name in sides}
     for name, tokenizer in loaded.items():
         if len(tokenizer) < config.tokenizer.vocab_size:
             say(
-                f"The {name} vocabulary shrank from {config.tokenizer.vocab_size:,} to {len(tokenizer):,} pieces: "
+                f"The {name} vocabulary shrank from {config.tokenizer.vocab_size:,} to "
+                f"{len(tokenizer):,} pieces: "
                 "the corpus is too small for more."
             )
     return (loaded["joint"], loaded["joint"]) if joint else (loaded["src"], loaded["tgt"])
@@ -244,13 +252,13 @@ def _tokenizers(config: DataConfig, texts: Path, cache: Path) -> tuple[Tokenizer
 
 def _ids(config: DataConfig, texts: Path, src: Tokenizer, tgt: Tokenizer, cache: Path) -> Path:
     folder = cache / _key("ids", texts.name, src.sha256, tgt.sha256, config.max_length, config.max_ratio)
-    if folder.exists():
-        say(f"Encoded corpus found in {folder}.")
-        return folder
-    with built(folder) as unfinished:
-        write_ids(
-            texts, unfinished, src, tgt, config.max_length, config.max_ratio, threads=os.cpu_count() or 1
-        )
+    with one_at_a_time(folder):
+        if folder.exists():
+            say(f"Encoded corpus found in {folder}.")
+        else:
+            threads = os.cpu_count() or 1
+            with built(folder) as unfinished:
+                write_ids(texts, unfinished, src, tgt, config.max_length, config.max_ratio, threads)
     return folder
 
 

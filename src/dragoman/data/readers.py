@@ -1,8 +1,8 @@
 """Plain files to rows of text: two aligned files, TSV, JSONL, parquet; .gz and .zst unpacked on the way.
 
-Knows: lines end at the byte "\\n" and nowhere else (U+2028 or a lone carriage return inside a sentence is text, and
-splitting there is how two aligned files drift apart), that a line may be damaged, and that it may be endless.
-Bytes that are no UTF-8 come out as lone surrogates, for cleaning to mend and count.
+Knows: lines end at the byte "\\n" and nowhere else (U+2028 or a lone carriage return inside a sentence is
+text, and splitting there is how two aligned files drift apart), that a line may be damaged, and that it may
+be endless. Bytes that are no UTF-8 come out as lone surrogates, for cleaning to mend and count.
 Refuses to know: which rows are worth keeping. Rows come in chunks, so that a file is never whole in memory.
 """
 
@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,12 +48,13 @@ class Columns:
         """The error for a column that is not there."""
         names = list(present)
         return UserError(
-            f"{self.where} has no column '{wanted}'{suggest(wanted, names)}; its columns are {', '.join(names)}. "
+            f"{self.where} has no column '{wanted}'{suggest(wanted, names)}; its columns are "
+            f"{', '.join(names)}. "
             "Set data.src and data.tgt, or src_column and tgt_column of the corpus"
         )
 
 
-def open_bytes(path: Path) -> IO[bytes]:
+def open_bytes(path: Path) -> io.BufferedIOBase:
     """The file's bytes, unpacked where its name ends in .gz or .zst."""
     try:
         if path.suffix == ".gz":
@@ -63,9 +64,8 @@ def open_bytes(path: Path) -> IO[bytes]:
                 import zstandard
             except ImportError:
                 raise UserError(f"{path} needs zstandard to be read: pip install dragoman[zst]") from None
-            return io.BufferedReader(
-                zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True)
-            )
+            unpacked = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True)
+            return io.BufferedReader(unpacked)
         return path.open("rb")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
@@ -76,7 +76,8 @@ def format_of(path: Path) -> str:
     suffix = Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
     if suffix not in FORMATS:
         raise UserError(
-            f"{path} is of no known kind: a corpus in one file ends in {', '.join(FORMATS)} (and .gz or .zst); "
+            f"{path} is of no known kind: a corpus in one file ends in {', '.join(FORMATS)} (and .gz "
+            "or .zst); "
             "two aligned text files are named by src_path and tgt_path"
         )
     return suffix
@@ -93,7 +94,9 @@ def lines(path: Path) -> Iterator[str]:
                 while not rest.endswith(b"\n") and (rest := file.readline(LINE_LIMIT)):
                     pass
                 yield line.removesuffix(b"\n").decode(errors="surrogateescape")
-    except (OSError, EOFError) as error:  # a gzip file cut short, a disk gone
+    except UserError:
+        raise
+    except Exception as error:  # each decompressor fails in its own way at a damaged file
         raise UserError(f"cannot read {path}: {error}") from error
 
 
@@ -104,7 +107,9 @@ def count_lines(path: Path) -> tuple[int, int]:
         with open_bytes(path) as file:
             while block := file.read(2**20):
                 n_lines, n_bytes, last = n_lines + block.count(b"\n"), n_bytes + len(block), block[-1:]
-    except (OSError, EOFError) as error:
+    except UserError:
+        raise
+    except Exception as error:
         raise UserError(f"cannot read {path}: {error}") from error
     return n_lines + (last != b"\n"), n_bytes
 
@@ -129,7 +134,8 @@ def check_aligned(src: Path, tgt: Path) -> tuple[int, int]:
     if n_src != n_tgt:
         drift = drift_line(_lengths(src, n_src), _lengths(tgt, n_tgt))
         raise UserError(
-            f"{src} has {n_src} lines and {tgt} has {n_tgt}: they cannot be aligned. Judging by the lengths of the "
+            f"{src} has {n_src} lines and {tgt} has {n_tgt}: they cannot be aligned. Judging by the "
+            "lengths of the "
             f"lines they begin to drift near line {drift}; mend one of the files there"
         )
     return n_src, src_bytes + tgt_bytes
@@ -142,9 +148,9 @@ def _lengths(path: Path, n_lines: int) -> np.ndarray:
 def drift_line(src: np.ndarray, tgt: np.ndarray) -> int:
     """The line (from 1) at which one of two aligned files probably lost or gained lines.
 
-    Translations of each other have similar log length, up to a constant. Suppose all |n_src - n_tgt| surplus lines
-    of the longer file stand at one place p: before p the files match line by line, after p they match shifted. The
-    p of the least total mismatch is found for all p at once by two cumulative sums.
+    Translations of each other have similar log length, up to a constant. Suppose all |n_src - n_tgt| surplus
+    lines of the longer file stand at one place p: before p the files match line by line, after p they match
+    shifted. The p of the least total mismatch is found for all p at once by two cumulative sums.
     """
     shorter, longer = (src, tgt) if len(src) <= len(tgt) else (tgt, src)
     if not len(shorter):
@@ -160,12 +166,12 @@ def drift_line(src: np.ndarray, tgt: np.ndarray) -> int:
 def read_tsv(path: Path, columns: Columns, named: bool) -> Iterator[Rows]:
     """Tab-separated lines, quotes being text like any other.
 
-    The first line is a header where it names both columns; otherwise, unless the configuration has `named` the
-    columns, the first two columns are the two sides. A line with too few columns has empty sides.
+    The first line is a header where it names both columns; otherwise, unless the configuration has `named`
+    the columns, the first two columns are the two sides. A line with too few columns has empty sides.
     """
 
     def pairs() -> Iterator[tuple[str, str]]:
-        rows = (line.rstrip("\r").split("\t") for line in lines(path))
+        rows: Iterator[list[str]] = (line.rstrip("\r").split("\t") for line in lines(path))
         first = next(rows, None)
         if first is None:
             return
@@ -185,7 +191,8 @@ def read_tsv(path: Path, columns: Columns, named: bool) -> Iterator[Rows]:
 
 
 def read_jsonl(path: Path, columns: Columns) -> Iterator[Rows]:
-    """One JSON object per line: a `translation` object or flat keys, perhaps `references`; blank lines are skipped."""
+    """One JSON object per line: a `translation` object or flat keys, perhaps `references`; blank lines are
+    skipped."""
     found: list[tuple[str, str, list[str]]] = []
     any_references = False
     for number, line in enumerate(lines(path), 1):
@@ -207,7 +214,7 @@ def read_jsonl(path: Path, columns: Columns) -> Iterator[Rows]:
         yield _rows(found, any_references)
 
 
-def _json_row(line: str, path: Path, number: int) -> dict[str, object]:
+def _json_row(line: str, path: Path, number: int) -> dict[str, Any]:
     try:
         row = json.loads(line.lstrip("\ufeff"))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -244,15 +251,16 @@ def count_rows(path: Path) -> int:
 
 
 def _parquet(path: Path) -> pq.ParquetFile:
-    """Parquet compresses inside; a file packed once more has to be unpacked in memory, since it is read from its end."""
+    """Parquet compresses inside; a file packed once more has to be unpacked in memory, since it is read from
+    its end."""
     packed = path.suffix in (".gz", ".zst")
     return pq.ParquetFile(pa.BufferReader(open_bytes(path).read()) if packed else path)
 
 
 def columns_of(schema: pa.Schema, columns: Columns) -> Callable[[pa.Table], Rows]:
     """How to take the two sides out of a table: flat columns, or the fields of a `translation` column."""
-    translation = schema.field("translation").type if "translation" in schema.names else None
-    fields = [field.name for field in translation] if translation and pa.types.is_struct(translation) else []
+    translation = schema.field("translation").type if "translation" in schema.names else pa.null()
+    fields = [field.name for field in translation] if pa.types.is_struct(translation) else []
 
     def column(table: pa.Table, name: str) -> list[str]:
         found = pc.struct_field(table["translation"], name) if name in fields else table[name]

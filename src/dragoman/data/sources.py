@@ -1,7 +1,7 @@
 """From an entry of `data.corpora` to rows of raw text: where the corpus lies, and which reader it needs.
 
-Knows: in which order a path is sought, what to do when it is not found, and a digest of each corpus's content by
-which prepared copies are recognised.
+Knows: in which order a path is sought, what to do when it is not found, and a digest of each corpus's content
+by which prepared copies are recognised.
 Refuses to know: cleaning, splits that are missing, tokens.
 """
 
@@ -123,7 +123,8 @@ def _file(config: CorpusConfig, columns: Columns, path: Path) -> Source:
 
 
 def _folder(config: CorpusConfig, columns: Columns, folder: Path) -> Source:
-    """A folder laid out like a hub dataset. `datasets` is asked only when it is opened: the digest is of its files."""
+    """A folder laid out like a hub dataset. `datasets` is asked only when it is opened: the digest is of its
+    files."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     if not files:
         raise UserError(f"the corpus folder {folder} is empty")
@@ -161,7 +162,8 @@ def _splits(loaded: "dict[str, datasets.Dataset]", columns: Columns) -> dict[str
     }
     if not splits:
         raise UserError(
-            f"{columns.where} has the splits {', '.join(loaded)}; at least one of {', '.join(SPLITS)} is needed"
+            f"{columns.where} has the splits {', '.join(loaded)}; at least one of "
+            f"{', '.join(SPLITS)} is needed"
         )
     return splits
 

@@ -1,7 +1,7 @@
 """Who is in which split: duplicates, leaks, and splits that a corpus does not bring, as arithmetic on hashes.
 
-Knows: 64-bit hashes of sentences, one array per side. A million pairs cost 16 MB, and two different sentences fall
-together by chance about once in 10 million such corpora.
+Knows: 64-bit hashes of sentences, one array per side. A million pairs cost 16 MB, and two different sentences
+fall together by chance about once in 10 million such corpora.
 Refuses to know: text, files.
 """
 
@@ -31,7 +31,8 @@ class Hashes(NamedTuple):
         return Hashes(self.src[rows], self.tgt[rows])
 
     def leaks(self, held: "Hashes", sentence: bool) -> np.ndarray:
-        """(n,) bool, True for pairs that are also in `held`, or that share one `sentence` of either side with it."""
+        """(n,) bool, True for pairs that are also in `held`, or that share one `sentence` of either side with
+        it."""
         if sentence:
             return np.isin(self.src, held.src) | np.isin(self.tgt, held.tgt)
         return np.isin(self.pairs(), held.pairs())
@@ -60,11 +61,12 @@ def first_occurrences(values: np.ndarray) -> np.ndarray:
 
 
 def cut(train: Hashes, candidates: np.ndarray, size: int) -> np.ndarray:
-    """Up to `size` row numbers out of `candidates` for a held-out split, but no more than 2 % of the candidates.
+    """Up to `size` row numbers out of `candidates` for a held-out split, but no more than 2 % of the
+    candidates.
 
-    Chosen by the pairs' hashes alone: neither the order of the corpus nor a seed matters. Pairs whose sentences occur
-    nowhere else come first: every other pair that shares a sentence with the split has to leave the training data,
-    and this way hardly any does.
+    Chosen by the pairs' hashes alone: neither the order of the corpus nor a seed matters. Pairs whose
+    sentences occur nowhere else come first: every other pair that shares a sentence with the split has to
+    leave the training data, and this way hardly any does.
     """
     among = train.at(candidates)
     shared = _occurrences(among.src) + _occurrences(among.tgt)

@@ -1,13 +1,14 @@
 """Rows of unequal length on disk, memory-mapped: ids and sentences alike.
 
-Knows: one flat file of values and one of n + 1 offsets; row i is `values[offsets[i] : offsets[i + 1]]`. Sentences
-are rows of UTF-8 bytes. Only the rows that are asked for are read, and the operating system may forget them again:
-a corpus costs disk, not memory.
+Knows: one flat file of values and one of n + 1 offsets; row i is `values[offsets[i] : offsets[i + 1]]`.
+Sentences are rows of UTF-8 bytes. Only the rows that are asked for are read, and the operating system may
+forget them again: a corpus costs disk, not memory.
 Refuses to know: what the rows mean, languages, tokenizers.
 """
 
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -87,7 +88,7 @@ class Texts(Sequence[str]):
         offsets = self._rows.offsets[start : stop + 1]
         blob = self._rows.values[offsets[0] : offsets[-1]].tobytes()
         cuts = (offsets - offsets[0]).tolist()
-        return [blob[a:b].decode() for a, b in zip(cuts, cuts[1:], strict=False)]
+        return [blob[a:b].decode() for a, b in itertools.pairwise(cuts)]
 
 
 class PairTable(Sequence[Pair]):
@@ -128,10 +129,10 @@ def built(folder: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def one_at_a_time(folder: Path) -> FileLock:
-    """A lock for whoever is about to fill `folder`: the second process waits and then finds it full."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return FileLock(folder / ".lock")
+def one_at_a_time(path: Path) -> FileLock:
+    """A lock for whoever is about to write `path`: the second process waits and then finds it written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path.parent / f".{path.name}.lock")
 
 
 def digest_of(path: Path) -> str:

@@ -1,8 +1,8 @@
 """From a prepared corpus to an endless stream of batches that can be entered anywhere.
 
-Knows: the plan of batches and how to gather one from the memory-mapped ids, or, with subword sampling, how to cut its
-sentences anew. What batch number n holds depends on the seed and n alone: not on the batches before it, not on how
-many workers there are, not on whether the run was interrupted.
+Knows: the plan of batches and how to gather one from the memory-mapped ids, or, with subword sampling, how to
+cut its sentences anew. What batch number n holds depends on the seed and n alone: not on the batches before
+it, not on how many workers there are, not on whether the run was interrupted.
 Refuses to know: Lightning, configuration files, how the corpus came to be.
 """
 
@@ -52,7 +52,8 @@ class Gather(Dataset[Batch]):
         return batch_of(src, src_lengths, tgt, tgt_lengths)
 
     def _sampled(self, number: int, rows: np.ndarray) -> Batch:
-        """Longer than planned, since chance cuts finer: the budget of a batch is of its sentences cut plainly."""
+        """Longer than planned, since chance cuts finer: the budget of a batch is of its sentences cut
+        plainly."""
         s = self.sampling
         assert s is not None
         src_seed, tgt_seed = np.random.default_rng((self.seed, number)).integers(2**32, size=2).tolist()
@@ -72,9 +73,11 @@ def _gather(ids: Ragged, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(kw_only=True)
 class BatchStream:
-    """Epoch after epoch without end, beginning after as many batches as `consumed` says when iteration begins.
+    """Epoch after epoch without end, beginning after as many batches as `consumed` says when iteration
+    begins.
 
-    Not a DataLoader, and without a length: Lightning takes it as it is and puts no sampler of its own in its place.
+    Not a DataLoader, and without a length: Lightning takes it as it is and puts no sampler of its own in its
+    place.
     """
 
     gather: Gather

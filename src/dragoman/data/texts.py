@@ -1,12 +1,12 @@
 """The first half of preparing a corpus: raw rows in, clean sentences of three splits on disk.
 
-Knows: the order of things. Rows stream through cleaning to disk; when all have passed, their hashes decide who is a
-duplicate, who leaks, and which rows become the splits the corpus did not bring.
+Knows: the order of things. Rows stream through cleaning to disk; when all have passed, their hashes decide
+who is a duplicate, who leaks, and which rows become the splits the corpus did not bring.
 Refuses to know: tokens, where corpora lie.
 
 What it leaves in its folder: {train,validation,test}.{src,tgt}, references for the latter two, and for train
-`train.rows.npy` (the rows that stayed, in the order of the corpora) and `train.corpus.npy` (which corpus each of
-these is from); `report.json`; `content`, a digest of all that was kept, the same wherever it was prepared.
+`train.rows.npy` (the rows that stayed, in the order of the corpora) and `train.corpus.npy` (which corpus each
+of these is from); `report.json`; `content`, a digest of all that was kept, the same wherever it was prepared.
 """
 
 import contextlib
@@ -67,7 +67,8 @@ class SplitWriter:
 def write_texts(
     sources: list[Source], folder: Path, cleaner: Cleaner, leak: str, sizes: dict[str, int]
 ) -> None:
-    """Fill `folder` from `sources`. `sizes` says how large validation and test are cut where no corpus has them.
+    """Fill `folder` from `sources`. `sizes` says how large validation and test are cut where no corpus has
+    them.
 
     Raises `UserError` when nothing is left to train on.
     """
@@ -86,11 +87,11 @@ def write_texts(
     given = {split: writers[split].held_out() for split in ("validation", "test") if report.read[split]}
     missing = {split: size for split, size in sizes.items() if split not in given and size}
     kept, cuts = _assign(train, given, missing, leak, report)
-    for split, rows in cuts.items():
-        _write_cut(folder, split, rows)
+    for name, chosen in cuts.items():
+        _write_cut(folder, name, chosen)
     if not len(kept):
         where = ", ".join(source.config.label for source in sources)
-        raise UserError(f"no training pair is left of {where} after cleaning: {report.main_reasons()}")
+        raise UserError(f"no training pair is left of {where} after cleaning: {report.explain()}")
     np.save(folder / "train.rows.npy", kept)
     np.save(folder / "train.corpus.npy", writers["train"].corpus()[kept])
     report.kept.update(train=len(kept))

@@ -1,19 +1,21 @@
 """Text to ids and back, by sentencepiece.
 
 Knows: how a vocabulary is learnt and how sentences are cut into its pieces, with or without chance.
-Refuses to know: files of sentences, batches, which language it reads (but for the question of the leading space).
+Refuses to know: files of sentences, batches, which language it reads (but for the question of the leading
+space).
 
 The choices made here, once:
-- The text is taken as it is (normalisation `identity`): `corpus.clean_text` has already put it in NFC, and anything
-  stronger, such as sentencepiece's default NFKC, would turn Chinese punctuation into ASCII.
-- Rare characters are spelt in UTF-8 bytes, so that no <unk> ever appears and every clean sentence survives the way
-  there and back unchanged.
+- The text is taken as it is (normalisation `identity`): `corpus.clean_text` has already put it in NFC, and
+  anything stronger, such as sentencepiece's default NFKC, would turn Chinese punctuation into ASCII.
+- Rare characters are spelt in UTF-8 bytes, so that no <unk> ever appears and every clean sentence survives
+  the way there and back unchanged.
 - The special ids are control symbols, which no text can produce: a user's `<s>` stays three characters.
 - Digits are pieces of their own: a number is copied digit by digit rather than remembered.
-- A leading space is assumed before a sentence where words are separated by spaces, so that a word is the same piece
-  at the beginning and in the middle. A vocabulary that serves only languages written without spaces does without
-  it: there the space would be a piece of its own in front of every sentence. Measured on tatoeba, a joint
-  vocabulary of 8,000 pays 4 % more Chinese pieces for it, and keeps one form of each English word in return.
+- A leading space is assumed before a sentence where words are separated by spaces, so that a word is the same
+  piece at the beginning and in the middle. A vocabulary that serves only languages written without spaces
+  does without it: there the space would be a piece of its own in front of every sentence. Measured on
+  tatoeba, a joint vocabulary of 8,000 pays 4 % more Chinese pieces for it, and keeps one form of each English
+  word in return.
 """
 
 import hashlib
@@ -54,16 +56,19 @@ class TokenizerConfig:
         ):
             if value not in choices:
                 raise UserError(
-                    f"data.tokenizer.{key} is '{value}'{suggest(value, choices)}; choose from {', '.join(choices)}"
+                    f"data.tokenizer.{key} is '{value}'{suggest(value, choices)}; choose from "
+                    f"{', '.join(choices)}"
                 )
         if self.vocab_size < 300:
             raise UserError(
-                f"data.tokenizer.vocab_size is {self.vocab_size}; 256 bytes and 4 special ids are always part of it, "
+                f"data.tokenizer.vocab_size is {self.vocab_size}; 256 bytes and 4 special ids are "
+                "always part of it, "
                 "so it must be at least 300"
             )
         if not 0.9 <= self.character_coverage <= 1:
             raise UserError(
-                f"data.tokenizer.character_coverage is {self.character_coverage}; it must be between 0.9 and 1"
+                f"data.tokenizer.character_coverage is {self.character_coverage}; it must be between "
+                "0.9 and 1"
             )
         if not 0 <= self.sampling < 1:
             raise UserError(f"data.tokenizer.sampling is {self.sampling}; it must be at least 0 and below 1")
@@ -86,7 +91,8 @@ class Tokenizer:
         ids = (self._model.pad_id(), self._model.unk_id(), self._model.bos_id(), self._model.eos_id())
         if ids != (PAD, UNK, BOS, EOS):
             raise UserError(
-                f"{path} numbers its special pieces (pad, unk, bos, eos) {ids}; Dragoman needs {(PAD, UNK, BOS, EOS)}. "
+                f"{path} numbers its special pieces (pad, unk, bos, eos) {ids}; Dragoman needs "
+                f"{(PAD, UNK, BOS, EOS)}. "
                 "Let Dragoman train the tokenizer itself"
             )
 
@@ -128,8 +134,8 @@ class Tokenizer:
                 bos_id=BOS,
                 eos_id=EOS,
                 minloglevel=2,
-                # num_threads keeps its default, 16: the sums of unigram's EM depend on it, and the same corpus
-                # is to give the same vocabulary on every machine.
+                # num_threads keeps its default, 16: the sums of unigram's EM depend on it, and the same
+                # corpus is to give the same vocabulary on every machine.
             )
         except RuntimeError as error:
             raise _in_plain_words(str(error), config) from error
@@ -145,13 +151,13 @@ class Tokenizer:
     ) -> list[list[int]]:
         """The ids of many sentences. `alpha` > 0 cuts them by chance, and equal `seed`s cut equally.
 
-        alpha is the dropout of merges for bpe (Provilkov et al. 2020) and the smoothing of the pieces' distribution
-        for unigram (Kudo 2018: the smaller, the wilder).
+        alpha is the dropout of merges for bpe (Provilkov et al. 2020) and the smoothing of the pieces'
+        distribution for unigram (Kudo 2018: the smaller, the wilder).
         """
         if not alpha:
             return self._model.encode(list(texts), num_threads=threads)
-        # sentencepiece seeds a generator per thread, when the thread first draws. A batch call with one thread
-        # always starts a fresh one, so what was drawn before leaves no trace.
+        # sentencepiece seeds a generator per thread, when the thread first draws. A batch call with one
+        # thread always starts a fresh one, so what was drawn before leaves no trace.
         sentencepiece.set_random_generator_seed(seed % 2**32)
         return self._model.encode(
             list(texts), num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha
@@ -182,8 +188,10 @@ def _in_plain_words(message: str, config: TokenizerConfig) -> UserError:
     if "required_chars" in message:
         needed = message.split(" vs ")[-1].split(".")[0]
         return UserError(
-            f"data.tokenizer.vocab_size is {config.vocab_size}, but the corpus has more characters than that: raise "
-            f"it to {needed} or more, or lower data.tokenizer.character_coverage ({config.character_coverage})"
+            f"data.tokenizer.vocab_size is {config.vocab_size}, but the corpus has more characters "
+            "than that: raise "
+            f"it to {needed} or more, or lower data.tokenizer.character_coverage "
+            f"({config.character_coverage})"
         )
     if "sentences_.empty" in message:
         return UserError(
