@@ -20,7 +20,9 @@ def main(composed: DictConfig) -> None:
         try:
             fit(to_config(composed))
         except Stopped as stopped:
-            print(f"stopped and saved in {stopped.path}; the same command goes on from there", file=sys.stderr)
+            print(
+                f"stopped and saved in {stopped.path}; the same command goes on from there", file=sys.stderr
+            )
             sys.exit(128 + stopped.signum)
 
 

@@ -86,14 +86,17 @@ def _keys(node: object, prefix: str = "") -> list[str]:
     """Every dotted key of the tree."""
     if not isinstance(node, DictConfig):
         return [prefix]
-    return [k for name in node for k in _keys(node._get_node(name), f"{prefix}.{name}" if prefix else str(name))]
+    names = [str(name) for name in node]
+    return [k for name in names for k in _keys(node._get_node(name), f"{prefix}.{name}" if prefix else name)]
 
 
 def _in_one_line(error: Exception) -> str:
     cause = error.__cause__ or error
     text = str(error) if "Could not override" not in str(error) else f"{error} {cause}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    message = " ".join(line for line in lines if not line.startswith(("full_key:", "object_type=", "reference_type=")))
+    message = " ".join(
+        line for line in lines if not line.startswith(("full_key:", "object_type=", "reference_type="))
+    )
     found = re.search(r"Could not override '([\w.\[\]]+)'", message)
     full_key = re.search(r"full_key: (\S+)", text)
     if "not in struct" in message or "not in 'Config'" in message or "not in '" in message:

@@ -63,7 +63,10 @@ def test_the_weights_shown_are_the_weights_used(causal):
     weights = layer.weights(x, x, causal=causal)
     values = layer.kv(x).chunk(2, -1)[1].unflatten(-1, (2, 8)).transpose(1, 2)
     torch.testing.assert_close(
-        layer.out((weights @ values).transpose(1, 2).flatten(2)), layer(x, x, causal=causal), atol=1e-5, rtol=1e-5
+        layer.out((weights @ values).transpose(1, 2).flatten(2)),
+        layer(x, x, causal=causal),
+        atol=1e-5,
+        rtol=1e-5,
     )
 
 

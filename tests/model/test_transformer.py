@@ -89,7 +89,9 @@ def test_a_sentence_does_not_see_the_others_of_its_batch():
     model = make().eval()
     src, tgt = sentences(4, 6), sentences(4, 5)
     together = model(src, tgt, key_padding_mask(src))
-    alone = torch.cat([model(src[i : i + 1], tgt[i : i + 1], key_padding_mask(src[i : i + 1])) for i in range(4)])
+    alone = torch.cat(
+        [model(src[i : i + 1], tgt[i : i + 1], key_padding_mask(src[i : i + 1])) for i in range(4)]
+    )
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
 
 
@@ -101,7 +103,9 @@ def test_without_positions_a_permuted_source_gives_the_permuted_memory_and_with_
         blind.encode(src[:, order], padding), blind.encode(src, padding)[:, order], atol=1e-5, rtol=1e-5
     )
     seeing = make().eval()
-    assert not torch.allclose(seeing.encode(src[:, order], padding), seeing.encode(src, padding)[:, order], atol=1e-2)
+    assert not torch.allclose(
+        seeing.encode(src[:, order], padding), seeing.encode(src, padding)[:, order], atol=1e-2
+    )
 
 
 def copy_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> None:
@@ -154,7 +158,7 @@ def test_our_stacks_equal_torch_nn_transformer_with_its_weights(norm, activation
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("tie, n_matrices", [("none", 3), ("tgt", 2), ("all", 1)])
+@pytest.mark.parametrize(("tie", "n_matrices"), [("none", 3), ("tgt", 2), ("all", 1)])
 def test_tying_leaves_as_many_vocabulary_matrices_as_it_says(tie, n_matrices):
     model = make(tie=tie)
     assert len([p for p in model.parameters() if p.size(0) == V]) == n_matrices
@@ -167,7 +171,9 @@ def test_gradients_are_finite_and_one_step_lowers_the_loss_of_a_batch(changes):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def loss() -> Tensor:
-        return nn.functional.cross_entropy(model(src, tgt, key_padding_mask(src)).flatten(0, 1), tgt.flatten())
+        return nn.functional.cross_entropy(
+            model(src, tgt, key_padding_mask(src)).flatten(0, 1), tgt.flatten()
+        )
 
     model.eval()
     first = loss()
@@ -185,7 +191,7 @@ def test_training_mode_drops_out_and_evaluation_does_not():
 
 
 @pytest.mark.parametrize(
-    "changes, words",
+    ("changes", "words"),
     [
         ({"n_heads": 5}, "model.n_heads=5 does not divide model.d_model=32"),
         ({"d_ff": 0}, "model.d_ff=0"),

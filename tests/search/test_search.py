@@ -60,9 +60,7 @@ def everything(logits, sentence: int, max_length: int, length_penalty: float) ->
     scores = {}
     for n in range(max_length + 1):
         for words in itertools.product(WORDS, repeat=n):
-            total = sum(
-                float(log_p(logits, sentence, (BOS, *words[:i]))[w]) for i, w in enumerate(words)
-            )
+            total = sum(float(log_p(logits, sentence, (BOS, *words[:i]))[w]) for i, w in enumerate(words))
             if n < max_length:
                 total += float(log_p(logits, sentence, (BOS, *words))[EOS])
             scores[words] = total / max(1, n) ** length_penalty
@@ -151,7 +149,9 @@ def test_the_score_is_the_sum_of_token_scores_over_length_to_the_penalty():
 
 def test_a_finished_hypothesis_is_not_changed_by_what_comes_after():
     logits = table(2)
-    short = {tuple(h.ids): h.score for h in run(logits, SearchConfig(beam_size=4, n_best=4), [0], max_length=3)[0]}
+    short = {
+        tuple(h.ids): h.score for h in run(logits, SearchConfig(beam_size=4, n_best=4), [0], max_length=3)[0]
+    }
     scores = everything(logits, 0, 3, 1.0)
     for ids, score in short.items():
         assert score == pytest.approx(scores[ids], abs=1e-4)
@@ -171,9 +171,21 @@ def test_samples_follow_the_models_distribution():
 
 def test_top_k_and_top_p_keep_the_likeliest():
     log_p = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    assert (sharpened(log_p, temperature=1.0, top_k=2, top_p=1.0).exp()[0] > 0).tolist() == [True, True, False, False]
-    assert (sharpened(log_p, temperature=1.0, top_k=0, top_p=0.7).exp()[0] > 0).tolist() == [True, True, False, False]
-    assert (sharpened(log_p, temperature=1.0, top_k=0, top_p=0.01).exp()[0] > 0).tolist() == [True] + [False] * 3
+    assert (sharpened(log_p, temperature=1.0, top_k=2, top_p=1.0).exp()[0] > 0).tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert (sharpened(log_p, temperature=1.0, top_k=0, top_p=0.7).exp()[0] > 0).tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert (sharpened(log_p, temperature=1.0, top_k=0, top_p=0.01).exp()[0] > 0).tolist() == [True] + [
+        False
+    ] * 3
     assert sharpened(log_p, temperature=0.01, top_k=0, top_p=1.0).exp()[0, 0] == pytest.approx(1.0)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dragoman.data.batching import Planner
@@ -91,9 +92,13 @@ class BatchStream:
         if not self.workers:
             return map(self.gather.__getitem__, self._tickets())
         return iter(
-            DataLoader(
-                self.gather, batch_size=None, sampler=_Tickets(self), num_workers=self.workers
-            )  # keeps order
+            DataLoader(  # keeps order
+                self.gather,
+                batch_size=None,
+                sampler=_Tickets(self),
+                num_workers=self.workers,
+                generator=torch.Generator(),  # else it draws the workers' seeds from the generator of the dropout
+            )
         )
 
     def _tickets(self) -> Iterator[Ticket]:

@@ -21,7 +21,7 @@ class _ByteDropout(torch.autograd.Function):
         return (x * keep).mul_(ctx.scale)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def,override]
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
         (keep,) = ctx.saved_tensors
         return (gradient * keep).mul_(ctx.scale), None
 

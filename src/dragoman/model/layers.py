@@ -39,10 +39,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gate is None:
-            hidden = self.activation(self.up(x))
-        else:
-            hidden = self.activation(self.gate(x)) * self.up(x)
+        hidden = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
         return self.down(self.dropout(hidden))
 
 

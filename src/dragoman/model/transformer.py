@@ -114,7 +114,7 @@ class Transformer(nn.Module):
         )
         self.projection = Projection(tgt_vocab_size, d_model)
         if config.tie != "none":
-            self.projection.weight = self.tgt_embedding.table.weight
+            self.projection.weight = self.tgt_embedding.table.weight  # type: ignore[assignment]
 
     def encode(self, src: Tensor, src_key_padding_mask: Tensor, *, positions: Tensor | None = None) -> Tensor:
         """src (B, S) ids, src_key_padding_mask (B, S) True = padding -> memory (B, S, D)."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dragoman.search.search import Cache, Hypothesis, SearchConfig, Step, normalised
+from dragoman.search.hypothesis import Cache, Hypothesis, SearchConfig, Step, normalised
 from dragoman.search.warp import log_probabilities
 from dragoman.special import BOS, EOS
 
@@ -57,7 +57,9 @@ def beam_search(
         totals, origin, chosen = (x.gather(1, going_on) for x in (totals, origin, chosen))
         pick = going_on[..., None].expand(-1, -1, ids.size(2))
         ids, gains = ids.gather(1, pick), gains.gather(1, pick)
-        rows = origin + torch.arange(len(sentences))[:, None] * k  # rows of the cache that each beam continues
+        rows = (
+            origin + torch.arange(len(sentences))[:, None] * k
+        )  # rows of the cache that each beam continues
         if len(staying) < len(sentences):
             keep = torch.tensor(staying, dtype=torch.long)
             totals, rows, chosen, ids, gains = (x[keep] for x in (totals, rows, chosen, ids, gains))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.search.search import Cache, Hypothesis, SearchConfig, Step, normalised
+from dragoman.search.hypothesis import Cache, Hypothesis, SearchConfig, Step, normalised
 from dragoman.search.warp import log_probabilities, sharpened
 from dragoman.special import BOS, EOS
 

@@ -1,86 +1,12 @@
-"""The choice of a search, what it returns, and the one door to all of them."""
+"""The one door to all searches."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
 
-from torch import Tensor
+from dragoman.search.beam import beam_search
+from dragoman.search.greedy import greedy_search, sample_search
+from dragoman.search.hypothesis import Cache, Hypothesis, SearchConfig, Step
 
-from dragoman.errors import UserError, suggest
-
-
-class Cache(Protocol):
-    """Whatever `step` remembers."""
-
-    def select(self, rows: Tensor) -> "Cache":
-        """Keep these rows, in this order."""
-
-
-Step = Callable[[Tensor, Cache], tuple[Tensor, Cache]]
-
-KINDS = ("greedy", "beam", "sample")
-
-
-@dataclass(kw_only=True)
-class SearchConfig:
-    """How to look for a translation.
-
-    length_penalty: scores are divided by length^length_penalty (as in CTranslate2); 0 favours short output.
-    max_length_a, max_length_b: never more than a * (source pieces) + b pieces, EOS not counted.
-    temperature, top_k, top_p, seed: for kind="sample"; each line has a random stream of its own.
-    """
-
-    kind: str = "beam"
-    beam_size: int = 5
-    length_penalty: float = 1.0
-    n_best: int = 1
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 1
-    max_length_a: float = 2.0
-    max_length_b: int = 20
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UserError(
-                f"search.kind={self.kind}: choose one of {', '.join(KINDS)}{suggest(self.kind, KINDS)}"
-            )
-        if self.beam_size < 1:
-            raise UserError(f"search.beam_size={self.beam_size}: must be at least 1 (1 is greedy search)")
-        if self.n_best < 1:
-            raise UserError(f"search.n_best={self.n_best}: must be at least 1")
-        if self.kind == "beam" and self.n_best > self.beam_size:
-            raise UserError(
-                f"search.n_best={self.n_best} is more than search.beam_size={self.beam_size}: "
-                "a beam holds no more hypotheses than its size"
-            )
-        if self.kind == "greedy" and self.n_best > 1:
-            raise UserError(f"search.n_best={self.n_best}: greedy search has one answer; use kind=beam or sample")
-        if self.temperature <= 0:
-            raise UserError(f"search.temperature={self.temperature}: must be greater than 0")
-        if self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise UserError(f"search.top_k={self.top_k}, top_p={self.top_p}: need top_k >= 0 and 0 < top_p <= 1")
-        if self.max_length_a < 0 or self.max_length_b < 0 or self.max_length_a + self.max_length_b <= 0:
-            raise UserError("search.max_length_a and max_length_b must not be negative, nor both 0")
-
-    def max_length(self, source_length: int) -> int:
-        """The most pieces a translation of `source_length` pieces may have."""
-        return max(1, int(self.max_length_a * source_length + self.max_length_b))
-
-
-@dataclass
-class Hypothesis:
-    """ids without BOS and EOS; token_scores are log-probabilities, the last one EOS's where it was reached."""
-
-    ids: list[int]
-    score: float
-    token_scores: list[float]
-
-
-def normalised(total: float, length: int, length_penalty: float) -> float:
-    """The score of a hypothesis: sum of log-probabilities over length^length_penalty, EOS not counted in length."""
-    return total / max(length, 1) ** length_penalty
+__all__ = ["Hypothesis", "SearchConfig", "search"]
 
 
 def search(
@@ -96,9 +22,6 @@ def search(
     `lines` number the sentences in the whole input: a sampled line draws from its own stream whatever its
     batch-mates are.
     """
-    from dragoman.search.beam import beam_search
-    from dragoman.search.greedy import greedy_search, sample_search
-
     if config.kind == "sample":
         return sample_search(step, cache, config, max_lengths=max_lengths, lines=lines)
     if config.kind == "greedy" or config.beam_size == 1:

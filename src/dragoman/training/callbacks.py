@@ -44,13 +44,15 @@ class Progress(Callback):
         if self.bar is None or not getattr(pl_module, "measured", None):
             return
         step, seconds = trainer.global_step, self.keeper_seconds()
-        pace = (seconds - self.first_seconds) / max(1, step - self.first_step)  # seconds a step, validations included
+        pace = (seconds - self.first_seconds) / max(
+            1, step - self.first_step
+        )  # seconds a step, validations included
         left = (self.max_steps - step) * pace
         share = step / self.max_steps
         if self.max_seconds is not None:
             left = min(left, self.max_seconds - seconds)
             share = max(share, seconds / self.max_seconds)
-        loss = pl_module.measured["loss"]  # type: ignore[union-attr,operator,index]
+        loss = pl_module.measured["loss"]
         text = f"step {step} of {self.max_steps}  loss {loss:.3f}  {self.rate:,.0f} tokens/s  {_clock(left)} left"
         self.bar.n = int(1000 * min(1.0, share))
         self.bar.set_postfix_str(text)
@@ -79,7 +81,9 @@ class Curves(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._reset()
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         if self.begun is None:
             self.begun = time.monotonic()
 

@@ -28,7 +28,7 @@ from dragoman.training.quality import Quality
 LAST, SNAPSHOTS = "last.ckpt", "snapshots"
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818 (not an error: it has saved itself)
     """The run was asked to stop by a signal, and has saved itself."""
 
     def __init__(self, signum: int, path: Path) -> None:
@@ -56,7 +56,9 @@ class AtomicCheckpointIO(CheckpointIO):
         finally:
             os.close(folder)
 
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(
+        self, path: Any, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
         try:
             return torch.load(path, map_location=map_location or "cpu", weights_only=True)
         except Exception as error:
@@ -132,14 +134,6 @@ class Keeper(Callback):
         self.spent, self._random = state_dict["seconds"], state_dict["random"]
         self.quality.restore(state_dict["quality"])
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        assert isinstance(pl_module, TranslationModule)
-        checkpoint["consumed"] = pl_module.consumed
-
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        assert isinstance(pl_module, TranslationModule)
-        pl_module.consumed = trainer.datamodule.consumed = checkpoint["consumed"]  # type: ignore[attr-defined]
-
     # -- signals ----------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -179,7 +173,7 @@ class Keeper(Callback):
             self.finished = "max_time"
         if self.finished:
             trainer.should_stop = True  # Lightning validates once more, and `on_validation_end` saves
-        elif (batch_idx + 1) % int(trainer.val_check_batch) == 0:
+        elif (batch_idx + 1) % int(trainer.val_check_batch or 1) == 0:
             return  # a validation comes next and saves, with what it found
         elif self._decide(trainer, self.signum is not None):
             self._save(trainer)
@@ -214,20 +208,9 @@ class Keeper(Callback):
             )
 
     def _snapshot(self, model: torch.nn.Module, step: int) -> None:
-        """Bare weights for averaging; the oldest beyond `n_snapshots` goes."""
+        """Bare weights for averaging, tied ones once; the oldest beyond `n_snapshots` goes."""
         folder = self.run_dir / SNAPSHOTS
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(dedupe(model.state_dict()), folder / f"step-{step:09d}.safetensors")
+        save_file(dict(model.named_parameters()), folder / f"step-{step:09d}.safetensors")
         for old in sorted(folder.glob("step-*.safetensors"))[: -self.n_snapshots]:
             old.unlink()
-
-
-def dedupe(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tied tensors once, under their first name: safetensors refuses shared memory."""
-    seen: set[int] = set()
-    kept = {}
-    for name, tensor in state.items():
-        if tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            kept[name] = tensor.contiguous()
-    return kept

@@ -118,12 +118,17 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
         model, config.training, max_steps=config.trainer.max_steps, compile=config.trainer.compile
     )
     progress = Progress(max_steps=config.trainer.max_steps, max_seconds=config.trainer.max_seconds)
+
+    def say(line: str) -> None:
+        progress.say(line)
+        log.info(line)
+
     quality = Quality(
         data,
         monitor=config.training.monitor,
         n_pairs=config.trainer.validation_pairs,
         n_samples=config.trainer.samples,
-        say=lambda line: (progress.say(line), log.info(line))[0],
+        say=say,
     )
 
     def write_metrics(news: dict[str, Any]) -> None:
@@ -153,7 +158,9 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
     start = f"going on with {run_dir} at step {metrics.get('step', 0)}" if resuming else f"training {run_dir}"
     _tell_start(config, data, model, trainer, start)
     try:
-        trainer.fit(module, datamodule=data, ckpt_path=str(checkpoint) if resuming else None, weights_only=True)
+        trainer.fit(
+            module, datamodule=data, ckpt_path=str(checkpoint) if resuming else None, weights_only=True
+        )
     except Stopped as stop:
         log.info("stopped by signal %d at step %d; saved", stop.signum, trainer.global_step)
         raise
@@ -165,8 +172,12 @@ def _trainer(config: "Config", run_dir: Path, callbacks: list[Callback], step: i
     c = config.trainer
     accelerator = c.accelerator
     if accelerator == "auto":
-        accelerator = "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    board = TensorBoardLogger(str(run_dir), name="", version="tensorboard", purge_step=step + 1 if step else None)
+        accelerator = (
+            "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        )
+    board = TensorBoardLogger(
+        str(run_dir), name="", version="tensorboard", purge_step=step + 1 if step else None
+    )
     board.log_hyperparams(flatten(plain(config)))
     return Trainer(
         accelerator=accelerator,
@@ -204,7 +215,9 @@ def _finish(
     k = config.training.average_last
     if k and trainer.is_global_zero:
         snapshots = sorted((run_dir / SNAPSHOTS).glob("step-*.safetensors"))[-k:]
-        module.best_model.load_state_dict(bundle.average([load_file(path) for path in snapshots]), strict=False)
+        module.best_model.load_state_dict(
+            bundle.average([load_file(path) for path in snapshots]), strict=False
+        )
         quality.say(f"the mean of the last {len(snapshots)} snapshots:")
         trainer.validate(module, datamodule=data, verbose=False)
         if quality.is_best:
@@ -213,7 +226,7 @@ def _finish(
         done = json.loads((run_dir / "metrics.json").read_text(encoding="utf-8"))
         write_metrics({key: done[key] for key in ("step", "seconds", "finished") if key in done})
         scores = {f"hp/{key}": quality.best[key] for key in ("bleu", "chrf", "loss") if key in quality.best}
-        trainer.logger.log_hyperparams(flatten(plain(config)), scores)  # type: ignore[union-attr,call-arg]
+        trainer.logger.log_hyperparams(flatten(plain(config)), scores)  # type: ignore[union-attr]
         trainer.logger.save()  # type: ignore[union-attr]
         quality.say(f"done; the best model is in {run_dir / 'bundle'} (step {quality.best['step']})")
 
@@ -232,10 +245,14 @@ def _bundle_of(
         meta={
             "name": config.name,
             "validation": record,
-            "search": dataclasses.asdict(config.search),
-            "data": {"fingerprint": data.fingerprint, "train_pairs": data.train_size, "notes": list(data.notes)},
+            "data": {
+                "fingerprint": data.fingerprint,
+                "train_pairs": data.train_size,
+                "notes": list(data.notes),
+            },
             "max_length": config.data.max_length,
         },
+        search=config.search,
     )
 
 
@@ -275,14 +292,20 @@ def _already_done(config: "Config", metrics: dict[str, Any]) -> str | None:
     reason, step, seconds = metrics.get("finished"), metrics.get("step", 0), metrics.get("seconds", 0.0)
     if reason == "max_steps" and step >= config.trainer.max_steps:
         return f"all {step} steps done; trainer.max_steps=N with a larger N goes on"
-    if reason == "max_time" and config.trainer.max_seconds is not None and seconds >= config.trainer.max_seconds:
+    if (
+        reason == "max_time"
+        and config.trainer.max_seconds is not None
+        and seconds >= config.trainer.max_seconds
+    ):
         return f"its {seconds / 60:.0f} minutes are used up at step {step}; a longer trainer.max_time goes on"
     if reason == "early stopping":
         return f"stopped early at step {step}: {config.training.patience} validations brought nothing better"
     return None
 
 
-def _tell_start(config: "Config", data: TranslationData, model: Transformer, trainer: Trainer, start: str) -> None:
+def _tell_start(
+    config: "Config", data: TranslationData, model: Transformer, trainer: Trainer, start: str
+) -> None:
     if trainer.is_global_zero:
         millions = sum(p.numel() for p in model.parameters()) / 1e6
         line = (
@@ -315,7 +338,9 @@ def plain(config: Any) -> dict[str, Any]:
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     """{"data": {"src": "zh"}} -> {"data.src": "zh"}; lists count as values."""
     if not isinstance(tree, dict):
-        return {prefix: tree if isinstance(tree, (int, float, str, bool)) or tree is None else json.dumps(tree)}
+        return {
+            prefix: tree if isinstance(tree, (int, float, str, bool)) or tree is None else json.dumps(tree)
+        }
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))

@@ -14,7 +14,7 @@ CHUNK_ELSEWHERE = 8192
 
 class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def,override]
+    def forward(  # type: ignore[no-untyped-def]
         ctx, states: Tensor, weight: Tensor, targets: Tensor, smoothing: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         chunk = CHUNK.get(states.device.type, CHUNK_ELSEWHERE)
@@ -30,7 +30,9 @@ class _ProjectedLoss(torch.autograd.Function):
             surprise = normaliser - logits.gather(1, y)  # -log p(y)
             nll += surprise.sum()
             # smoothing spreads its mass evenly over the vocabulary: (1 - s) * -log p(y) + s * mean(-log p)
-            loss += ((1 - smoothing) * surprise + smoothing * (normaliser - logits.mean(-1, keepdim=True))).sum()
+            loss += (
+                (1 - smoothing) * surprise + smoothing * (normaliser - logits.mean(-1, keepdim=True))
+            ).sum()
             gradient = logits.sub_(normaliser).exp_().sub_(smoothing / vocab_size)  # d loss / d logits
             gradient.scatter_add_(1, y, gradient.new_full(y.shape, smoothing - 1))
             gradient = gradient.to(dtype)
@@ -41,7 +43,7 @@ class _ProjectedLoss(torch.autograd.Function):
         return loss, nll
 
     @staticmethod
-    def backward(ctx, outer: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # type: ignore[no-untyped-def,override]
+    def backward(ctx, outer: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # type: ignore[no-untyped-def]
         states_gradient, weight_gradient = ctx.saved_tensors
         return states_gradient * outer, weight_gradient * outer, None, None, None
 

@@ -41,5 +41,9 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another libc
         return
-    for parameter, value in ((-4, 0), (-1, 2**31 - 1), (-2, _KEEP)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
+    for parameter, value in (
+        (-4, 0),
+        (-1, 2**31 - 1),
+        (-2, _KEEP),
+    ):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
         mallopt(parameter, value)

@@ -56,26 +56,40 @@ class TrainingConfig:
         for key in ("label_smoothing", "ema", "beta1", "beta2"):
             if not 0 <= getattr(self, key) < 1:
                 raise UserError(f"training.{key}={getattr(self, key)}: must be at least 0 and below 1")
-        for key, least in (("lr", 0), ("clip_norm", 0), ("weight_decay", 0), ("warmup_steps", 0), ("patience", 0)):
+        for key, least in (
+            ("lr", 0),
+            ("clip_norm", 0),
+            ("weight_decay", 0),
+            ("warmup_steps", 0),
+            ("patience", 0),
+        ):
             if getattr(self, key) < least:
                 raise UserError(f"training.{key}={getattr(self, key)}: must not be negative")
         if self.accumulate < 1:
-            raise UserError(f"training.accumulate={self.accumulate}: must be at least 1 (1 = no accumulation)")
+            raise UserError(
+                f"training.accumulate={self.accumulate}: must be at least 1 (1 = no accumulation)"
+            )
 
 
 class TranslationModule(LightningModule):
     """A Transformer, its loss and its optimizer; `averaged` is the moving average, when there is one."""
 
-    def __init__(self, model: Transformer, config: TrainingConfig, *, max_steps: int, compile: bool = False) -> None:
+    def __init__(
+        self, model: Transformer, config: TrainingConfig, *, max_steps: int, compile: bool = False
+    ) -> None:
         super().__init__()
         self.model = model
         self.averaged = copy.deepcopy(model).requires_grad_(False) if config.ema else None
         self.config, self.max_steps = config, max_steps
-        self.consumed = 0  # batches this process has trained on: where the data goes on after a resume
         self.tokens = 0  # target tokens of the running optimizer step, on this device
-        self.loss_sum = self.nll_sum = 0.0
-        self.measured: dict[str, float] = {}  # of the last optimizer step: loss, nll, tokens, gradient_norm, lr
-        self._states: Callable[[Batch], Tensor] = torch.compile(self._teach, dynamic=True) if compile else self._teach
+        self.loss_sum: float | Tensor = 0.0
+        self.nll_sum: float | Tensor = 0.0
+        self.measured: dict[
+            str, float
+        ] = {}  # of the last optimizer step: loss, nll, tokens, gradient_norm, lr
+        self._states: Callable[[Batch], Tensor] = (
+            torch.compile(self._teach, dynamic=True) if compile else self._teach
+        )
 
     @property
     def best_model(self) -> Transformer:
@@ -88,20 +102,24 @@ class TranslationModule(LightningModule):
         states = model.states(batch.tgt_in, memory, batch.src_key_padding_mask)  # (B, T, D)
         return states[~batch.tgt_key_padding_mask]  # (tokens, D): padding has no loss
 
-    def _loss(self, batch: Batch, states: Tensor, model: Transformer, smoothing: float) -> tuple[Tensor, Tensor]:
+    def _loss(
+        self, batch: Batch, states: Tensor, model: Transformer, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
         targets = batch.tgt_out[~batch.tgt_key_padding_mask]
         return projected_loss(states, model.projection.weight, targets, smoothing=smoothing)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         loss, nll = self._loss(batch, self._states(batch), self.model, self.config.label_smoothing)
-        self.consumed += 1
+        self.trainer.datamodule.consumed += 1  # type: ignore[attr-defined]  # where the data goes on after a resume
         self.tokens += batch.n_tokens
         self.loss_sum, self.nll_sum = self.loss_sum + loss.detach(), self.nll_sum + nll
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide by the tokens of the whole step, clip, set the learning rate."""
-        sums = torch.stack([torch.as_tensor(x, dtype=torch.float64) for x in (self.tokens, self.loss_sum, self.nll_sum)])
+        sums = torch.stack(
+            [torch.as_tensor(x, dtype=torch.float64) for x in (self.tokens, self.loss_sum, self.nll_sum)]
+        )
         if self.trainer.world_size > 1:
             sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum")
         tokens, loss, nll = sums.tolist()
@@ -128,7 +146,10 @@ class TranslationModule(LightningModule):
         if self.averaged is not None:  # young averages forget faster, or they would remember the random start
             step = self.trainer.global_step
             decay = min(self.config.ema, (1 + step) / (10 + step))
-            torch._foreach_lerp_(list(self.averaged.parameters()), list(self.model.parameters()), 1 - decay)
+            with torch.no_grad():
+                torch._foreach_lerp_(
+                    list(self.averaged.parameters()), list(self.model.parameters()), 1 - decay
+                )
 
     def on_validation_epoch_start(self) -> None:
         self.validation_sums = torch.zeros(2, dtype=torch.float64)
@@ -149,7 +170,8 @@ class TranslationModule(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """AdamW; biases, norms and embeddings are not decayed."""
-        decayed, free = [], []
+        decayed: list[Tensor] = []
+        free: list[Tensor] = []
         for name, parameter in self.model.named_parameters():
             (free if parameter.dim() < 2 or "embedding" in name else decayed).append(parameter)
         c = self.config

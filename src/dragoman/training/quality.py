@@ -56,10 +56,10 @@ class Quality(Callback):
         """The record of the best validation so far."""
         return max(self.history, key=self._merit) if self.history else None
 
-    def _merit(self, record: dict[str, Any]) -> float:
-        value = record.get(self.monitor, math.nan)
-        merit = -value if self.monitor == "loss" else value
-        return merit if math.isfinite(merit) else -math.inf
+    def _merit(self, record: dict[str, Any]) -> tuple[float, float]:
+        """Larger is better; where the scores are equal, as in the beginning, the loss decides."""
+        value = -math.inf if self.monitor == "loss" else record.get(self.monitor, -math.inf)
+        return value, -record["loss"] if math.isfinite(record["loss"]) else -math.inf
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TranslationModule)
@@ -68,7 +68,10 @@ class Quality(Callback):
         if self.pairs:
             references = [pair.references or (pair.tgt,) for pair in self.pairs]
             scores = metrics.evaluate(
-                hypotheses=hypotheses, references=references, tgt=self.data.config.tgt, metrics=("bleu", "chrf")
+                hypotheses=hypotheses,
+                references=references,
+                tgt=self.data.config.tgt,
+                metrics=("bleu", "chrf"),
             )
             record |= {name: round(score.score, 3) for name, score in scores.items()}
             record["signature"] = scores["bleu"].signature
@@ -134,7 +137,10 @@ class Quality(Callback):
             model, torch.tensor([source], device=device), torch.tensor([target], device=device)
         )["cross"][-1]
         columns = self.data.src_tokenizer.pieces(source)
-        rows = [*self.data.tgt_tokenizer.pieces(target[1:]), "</s>"]  # row t is the query that produced piece t
+        rows = [
+            *self.data.tgt_tokenizer.pieces(target[1:]),
+            "</s>",
+        ]  # row t is the query that produced piece t
         picture = attention_figure(weights.float().cpu().numpy(), rows, columns, title=f"step {step}")
         board.add_image(f"attention/{i + 1}", _pixels(picture), step)
 

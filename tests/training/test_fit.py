@@ -1,0 +1,238 @@
+"""A run, as its user meets it: it learns, it goes on exactly where it stopped, it refuses what would spoil it."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from safetensors.torch import load_file
+
+from dragoman import bundle
+from dragoman.config import Config
+from dragoman.data.corpus import CorpusConfig
+from dragoman.data.datamodule import DataConfig
+from dragoman.data.tokenizer import TokenizerConfig
+from dragoman.errors import UserError
+from dragoman.model.transformer import ModelConfig
+from dragoman.training import fit as room
+from dragoman.training.checkpoint import LAST, Stopped
+from dragoman.training.fit import TrainerConfig, fit
+from dragoman.training.module import TrainingConfig
+
+PHRASES = Path(__file__).parents[2] / "data" / "phrasebook" / "handwritten" / "people.tsv"
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A run of a few seconds: 200 phrases, a minute model, every random thing switched on."""
+    lines = PHRASES.read_text(encoding="utf-8").splitlines()[:200]
+    (tmp_path / "phrases.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def make(
+        name: str = "run", *, training: dict | None = None, trainer: dict | None = None, **data
+    ) -> Config:
+        tokenizer = TokenizerConfig(kind="unigram", vocab_size=600, sampling=0.2)
+        defaults = {"max_tokens": 300, "validation_size": 20, "test_size": 20, "max_length": 60}
+        return Config(
+            name=name,
+            run_dir=str(tmp_path / name),
+            data=DataConfig(
+                corpora=[CorpusConfig(path=str(tmp_path / "phrases.tsv"))],
+                tokenizer=tokenizer,
+                cache=str(tmp_path / "cache"),
+                **{**defaults, **data},
+            ),
+            model=ModelConfig(
+                d_model=32, d_ff=64, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, dropout=0.2
+            ),
+            training=TrainingConfig(**{"ema": 0.9, "warmup_steps": 5, "lr": 3e-3, **(training or {})}),
+            trainer=TrainerConfig(
+                **{
+                    "accelerator": "cpu",
+                    "precision": "32",
+                    "max_steps": 12,
+                    "validate_every": 5,
+                    "log_every": 2,
+                    "validation_pairs": 4,
+                    "samples": 2,
+                    **(trainer or {}),
+                }
+            ),
+        )
+
+    return make
+
+
+def checkpoint(config: Config) -> dict:
+    return torch.load(Path(config.run_dir) / LAST, weights_only=True)
+
+
+def assert_same_state(one: Config, other: Config) -> None:
+    a, b = checkpoint(one), checkpoint(other)
+    assert a["global_step"] == b["global_step"]
+    assert a["state_dict"].keys() == b["state_dict"].keys()
+    for name in a["state_dict"]:
+        assert torch.equal(a["state_dict"][name], b["state_dict"][name]), name
+    moments = (a["optimizer_states"][0]["state"], b["optimizer_states"][0]["state"])
+    for index in moments[0]:
+        for key in moments[0][index]:
+            assert torch.equal(*(m[index][key] for m in moments))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("stops", [(5,), (3,), (3, 8)], ids=str)
+def test_a_run_continued_equals_a_run_that_never_stopped(config, stops, accumulate):
+    training = {"accumulate": accumulate}
+    straight = config("straight", training=training)
+    fit(straight)
+    for stop in (*stops, 12):
+        broken = config("broken", training=training, trainer={"max_steps": stop})
+        fit(broken)
+    assert_same_state(straight, broken)
+
+
+@pytest.mark.parametrize("at", [4, 5], ids=["between validations", "when one is due"])
+def test_a_signal_saves_within_a_step_and_the_run_goes_on_as_if_nothing_had_been(config, at, monkeypatch):
+    straight, broken = config("straight"), config("broken")
+    fit(straight)
+
+    class Nudge(Callback):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == at:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    made = room._trainer
+    monkeypatch.setattr(room, "_trainer", lambda c, r, callbacks, s: made(c, r, [Nudge(), *callbacks], s))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped) as stopped:
+        fit(broken)
+    assert stopped.value.signum == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert checkpoint(broken)["global_step"] == at
+    monkeypatch.undo()
+    fit(broken)
+    assert_same_state(straight, broken)
+    histories = [
+        json.loads(Path(c.run_dir, "metrics.json").read_text())["validations"] for c in (straight, broken)
+    ]
+    assert [r["step"] for r in histories[0]] == [r["step"] for r in histories[1]]
+    assert [r["loss"] for r in histories[0]] == [r["loss"] for r in histories[1]]
+
+
+def test_worker_processes_change_nothing(config):
+    alone, helped = config("alone"), config("helped", workers=2)
+    fit(alone)
+    fit(helped)
+    assert_same_state(alone, helped)
+
+
+def test_a_run_learns_and_leaves_all_that_it_promises(config):
+    longer = config(trainer={"max_steps": 60, "validate_every": 20}, training={"average_last": 2})
+    folder = fit(longer)
+    run = Path(longer.run_dir)
+    for name in ("config.yaml", "metrics.json", "cleaning.json", "train.log", LAST, "bundle", "snapshots"):
+        assert (run / name).exists(), name
+    assert list((run / "tensorboard").glob("events.*"))
+    metrics = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["finished"] == "max_steps"
+    losses = [record["loss"] for record in metrics["validations"]]
+    assert losses[-1] < losses[0]
+    assert metrics["best"]["signature"].startswith("nrefs:")
+    assert bundle.load(folder).meta["name"] == "run"
+
+
+def test_a_finished_run_says_so_and_does_nothing(config, capsys):
+    fit(config())
+    before = (Path(config().run_dir) / LAST).stat().st_mtime_ns
+    capsys.readouterr()
+    fit(config())
+    assert "is finished" in capsys.readouterr().out
+    assert (Path(config().run_dir) / LAST).stat().st_mtime_ns == before
+
+
+def test_a_changed_configuration_is_refused_by_naming_what_changed(config):
+    fit(config(trainer={"max_steps": 2}))
+    with pytest.raises(UserError, match=r"training.lr \(was 0.003, now 0.01\)"):
+        fit(config(training={"lr": 0.01}))
+    fit(config(trainer={"max_steps": 3, "log_every": 1, "validate_every": 2}, workers=1))
+
+
+def test_a_folder_that_is_not_a_run_is_left_alone(config):
+    mine = Path(config().run_dir)
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="not a run of ours"):
+        fit(config())
+    assert [p.name for p in mine.iterdir()] == ["thesis.txt"]
+
+
+def test_the_time_limit_ends_the_run_and_a_longer_one_goes_on(config):
+    fit(config(trainer={"max_time": "00:00:00:00"}))
+    assert checkpoint(config())["global_step"] == 1
+    fit(config(trainer={"max_time": "00:00:10:00"}))
+    assert checkpoint(config())["global_step"] == 12
+
+
+def test_early_stopping_ends_the_run_when_nothing_gets_better(config):
+    stuck = config(
+        training={"lr": 0.0, "ema": 0.0, "patience": 2}, trainer={"max_steps": 500, "validate_every": 1}
+    )
+    fit(stuck)
+    metrics = json.loads((Path(stuck.run_dir) / "metrics.json").read_text(encoding="utf-8"))
+    assert (metrics["finished"], metrics["step"]) == ("early stopping", 3)
+
+
+def test_a_broken_checkpoint_is_named_and_not_overwritten(config):
+    fit(config(trainer={"max_steps": 2}))
+    path = Path(config().run_dir) / LAST
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"last\.ckpt"):
+        fit(config())
+    assert path.stat().st_size == 1000
+
+
+def test_gathering_gradients_over_uneven_batches_equals_one_large_batch(config):
+    """The mean of means would weigh a token of the short batch more."""
+    from dragoman.data.collate import collate
+    from dragoman.model.transformer import Transformer
+    from dragoman.training.module import TranslationModule
+
+    rows = [[5, 6, 7], [8, 9], [10, 11, 12, 13, 14, 15, 16]]
+    whole, parts = [collate(rows, rows)], [collate(rows[:1], rows[:1]), collate(rows[1:], rows[1:])]
+
+    class Trainer:
+        world_size, global_step = 1, 0
+        datamodule = type("Data", (), {"consumed": 0})()
+
+    def gradients(batches: list) -> list:
+        torch.manual_seed(1)
+        shape = ModelConfig(
+            d_model=16, d_ff=32, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0
+        )
+        model = Transformer(shape, src_vocab_size=20, tgt_vocab_size=20)
+        settings = TrainingConfig(accumulate=len(batches), clip_norm=0.0)
+        module = TranslationModule(model, settings, max_steps=10)
+        module._trainer = Trainer()  # what Lightning would give
+        module._fabric = None
+        for batch in batches:
+            (module.training_step(batch, 0) / len(batches)).backward()  # Lightning's own division
+        module.on_before_optimizer_step(module.configure_optimizers())
+        return [p.grad for p in model.parameters()]
+
+    for one, two in zip(gradients(whole), gradients(parts), strict=True):
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
+
+
+def test_snapshots_hold_the_weights_that_were_validated(config):
+    fit(config())
+    newest = sorted((Path(config().run_dir) / "snapshots").iterdir())[-1]
+    shipped = {
+        k.removeprefix("averaged."): v
+        for k, v in checkpoint(config())["state_dict"].items()
+        if "averaged" in k
+    }
+    for name, tensor in load_file(newest).items():
+        assert torch.equal(tensor, shipped[name])
