@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from lightning import LightningDataModule
 
-from dragoman.data.batching import Planner, cuts, sorted_rows
+from dragoman.data.batching import Planner, edges, sorted_rows
 from dragoman.data.collate import Batch, collate
 from dragoman.data.corpus import Pair
 from dragoman.data.prepare import DataConfig, Prepared, prepare
@@ -130,7 +130,7 @@ class TranslationData(LightningDataModule):
         )
 
     def val_dataloader(self) -> "ValidationBatches":
-        """The validation pairs, shortest first, the whole of them on every rank.
+        """The validation pairs, longest first, the whole of them on every rank.
 
         Left out are pairs longer than data.max_length: the model has never seen such, and a position table
         may not reach so far. They stay in `validation`, to be translated and scored.
@@ -196,7 +196,7 @@ class ValidationBatches:
             np.fromiter(map(len, side), np.int64, len(side)) + 1 for side in (src, tgt)
         )
         rows = self._rows = sorted_rows(src_lengths, tgt_lengths)
-        self._edges = cuts(src_lengths[rows], tgt_lengths[rows], max_tokens).tolist()
+        self._edges = edges(np.maximum(src_lengths, tgt_lengths)[rows], max_tokens).tolist()
 
     def __len__(self) -> int:
         return len(self._edges) - 1

@@ -92,12 +92,12 @@ class BatchStream:
         if not self.workers:
             return map(self.gather.__getitem__, self._tickets())
         return iter(
-            DataLoader(  # keeps order
+            DataLoader(
                 self.gather,
-                batch_size=None,
+                batch_size=None,  # a ticket is a whole batch
                 sampler=_Tickets(self),
                 num_workers=self.workers,
-                generator=torch.Generator(),  # else it draws the workers' seeds from the generator of the dropout
+                generator=torch.Generator(),  # or it would draw from the one that dropout draws from
             )
         )
 

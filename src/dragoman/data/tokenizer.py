@@ -165,7 +165,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special ids are dropped."""
-        return self._model.decode([i for i in ids if i not in (PAD, UNK, BOS, EOS)])
+        text = self._model.decode([i for i in ids if i not in (PAD, UNK, BOS, EOS)])
+        # The space before a word that is spelt in bytes (kind word) was spelt as a mark, which clean text has not.
+        return text.replace("▁", " ").removeprefix(" ") if "▁" in text else text
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The pieces as they are written in the vocabulary: ▁ for a space, <0xE4> for a byte."""

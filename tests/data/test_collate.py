@@ -1,0 +1,66 @@
+"""Padding, the shift, and that the fast path agrees with the plain one."""
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.data.collate import collate, pad, rectangle
+from dragoman.special import BOS, EOS, PAD
+
+rows = st.lists(st.lists(st.integers(4, 99), max_size=9), min_size=1, max_size=6)
+
+
+@given(rows)
+def test_every_row_can_be_read_back_from_the_batch(ids: list[list[int]]) -> None:
+    batch = collate(ids, ids[::-1])
+    for row, src, src_padding in zip(ids, batch.src, batch.src_key_padding_mask, strict=True):
+        assert src[~src_padding].tolist() == [*row, EOS]
+        assert (src[src_padding] == PAD).all()
+    for row, tgt_in, tgt_out, padding in zip(
+        ids[::-1], batch.tgt_in, batch.tgt_out, batch.tgt_key_padding_mask, strict=True
+    ):
+        assert tgt_in[~padding].tolist() == [BOS, *row]
+        assert tgt_out[~padding].tolist() == [*row, EOS]
+        assert (tgt_in[padding] == PAD).all()
+        assert (tgt_out[padding] == PAD).all()
+
+
+@given(rows)
+def test_the_decoder_is_asked_for_what_it_is_fed_one_step_later(ids: list[list[int]]) -> None:
+    batch = collate(ids, ids)
+    fed_next = batch.tgt_in[:, 1:]
+    asked = batch.tgt_out[:, :-1]
+    shown = fed_next != PAD
+    assert torch.equal(fed_next[shown], asked[shown])
+
+
+@given(rows)
+def test_counts_agree_with_the_masks(ids: list[list[int]]) -> None:
+    batch = collate(ids, ids)
+    assert batch.n_tokens == sum(len(row) + 1 for row in ids)
+    assert len(batch) == len(ids)
+    real = 2 * batch.n_tokens
+    assert batch.padding_share == 1 - real / (batch.src.numel() + batch.tgt_out.numel()) or np.isclose(
+        batch.padding_share, 1 - real / (batch.src.numel() + batch.tgt_out.numel())
+    )
+
+
+@given(rows)
+def test_a_gathered_rectangle_equals_a_padded_list(ids: list[list[int]]) -> None:
+    flat = np.array(
+        [99, *(i for row in ids for i in row)], np.uint16
+    )  # a value before, which nobody asked for
+    lengths = np.array([len(row) for row in ids])
+    starts = 1 + np.cumsum(lengths) - lengths
+    assert torch.equal(torch.from_numpy(rectangle(flat, starts, lengths, int(lengths.max()))), pad(ids))
+
+
+def test_moving_a_batch_moves_every_tensor_and_keeps_the_counts() -> None:
+    batch = collate([[5, 6], [7]], [[8], [9, 10, 11]])
+    moved = batch.to("meta")
+    tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 5
+    assert all(tensor.is_meta for tensor in tensors)
+    assert (moved.n_tokens, moved.padding_share) == (batch.n_tokens, batch.padding_share)
+    assert not batch.src.is_meta

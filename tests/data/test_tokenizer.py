@@ -1,0 +1,154 @@
+"""Pieces: there and back unchanged, special ids out of reach, chance that can be repeated."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dragoman.data.corpus import clean_text
+from dragoman.data.tokenizer import KINDS, Tokenizer, TokenizerConfig
+from dragoman.errors import UserError
+from dragoman.special import BOS, EOS, PAD, UNK
+
+SENTENCES = [f"{a}{b}{c}。" for a in "我你他她们" for b in "喜欢看见打听" for c in "书花狗猫人水"] + [
+    f"{a} {b} the {c}."
+    for a in ("I", "You", "We")
+    for b in ("like", "see", "hear")
+    for c in ("book", "dog", "cat")
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
+    folder = tmp_path_factory.mktemp("tokenizers")
+    return {
+        kind: Tokenizer.train(
+            SENTENCES, TokenizerConfig(kind=kind, vocab_size=400), folder / f"{kind}.model", ["zh", "en"]
+        )
+        for kind in KINDS
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(st.characters(exclude_categories=())))
+@example(text="我喜欢你。 I like the <s> dog </s> <pad> <unk> ▁ 🦖 １９８４")
+def test_every_clean_text_survives_the_way_there_and_back(
+    trained: dict[str, Tokenizer], kind: str, text: str
+) -> None:
+    text = clean_text(text)
+    ids = trained[kind].encode(text)
+    assert trained[kind].decode(ids) == text
+    assert not {PAD, UNK, BOS, EOS} & set(ids)
+
+
+@given(words=st.lists(st.sampled_from(["<s>", "</s>", "<unk>", "<pad>", "<0x41>", "▁", " ", "好", "a"])))
+def test_text_that_looks_like_special_pieces_stays_text(
+    trained: dict[str, Tokenizer], words: list[str]
+) -> None:
+    text = clean_text("".join(words))
+    for tokenizer in trained.values():
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_decoding_drops_special_ids(trained: dict[str, Tokenizer]) -> None:
+    tokenizer = trained["bpe"]
+    ids = tokenizer.encode("I like the dog.")
+    assert tokenizer.decode([BOS, *ids, EOS, PAD, PAD, UNK]) == "I like the dog."
+
+
+def test_pieces_name_the_ids(trained: dict[str, Tokenizer]) -> None:
+    tokenizer = trained["bpe"]
+    pieces = tokenizer.pieces(tokenizer.encode("I like the dog."))
+    assert "".join(pieces).replace("▁", " ").strip() == "I like the dog."
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_sampling_depends_on_the_seed_alone(trained: dict[str, Tokenizer], kind: str) -> None:
+    tokenizer = trained[kind]
+
+    def drawn(seed: int) -> list[list[int]]:
+        return tokenizer.encode_batch(SENTENCES, alpha=0.3, seed=seed)
+
+    first = drawn(7)
+    assert drawn(8) != first
+    tokenizer.encode_batch(SENTENCES[:17], alpha=0.5, seed=3)  # what was drawn in between leaves no trace
+    tokenizer.encode_batch(SENTENCES)
+    assert drawn(7) == first
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_sampled_pieces_spell_the_same_text(trained: dict[str, Tokenizer], kind: str) -> None:
+    tokenizer = trained[kind]
+    plain = tokenizer.encode_batch(SENTENCES)
+    sampled = tokenizer.encode_batch(SENTENCES, alpha=0.3, seed=1)
+    assert [tokenizer.decode(ids) for ids in sampled] == SENTENCES
+    assert sampled != plain
+
+
+def test_a_batch_is_encoded_like_its_sentences(trained: dict[str, Tokenizer]) -> None:
+    for tokenizer in trained.values():
+        assert tokenizer.encode_batch(SENTENCES, threads=3) == [tokenizer.encode(text) for text in SENTENCES]
+
+
+def test_training_twice_gives_the_same_file(tmp_path: Path) -> None:
+    config = TokenizerConfig(kind="unigram", vocab_size=330)
+    first, second = (
+        Tokenizer.train(SENTENCES, config, tmp_path / name, ["zh", "en"]) for name in ("a.model", "b.model")
+    )
+    assert first.sha256 == second.sha256
+    assert (tmp_path / "a.model").read_bytes() == (tmp_path / "b.model").read_bytes()
+
+
+def test_a_vocabulary_too_large_for_the_corpus_shrinks(tmp_path: Path) -> None:
+    for kind in KINDS:
+        config = TokenizerConfig(kind=kind, vocab_size=8000)
+        tokenizer = Tokenizer.train(SENTENCES, config, tmp_path / f"{kind}.model", ["zh", "en"])
+        assert 256 < len(tokenizer) < 8000
+
+
+def test_a_vocabulary_too_small_for_the_characters_is_refused_with_the_size_needed(tmp_path: Path) -> None:
+    many = ["".join(chr(0x4E00 + i) for i in range(start, start + 50)) for start in range(0, 1000, 50)]
+    with pytest.raises(UserError, match=r"data\.tokenizer\.vocab_size is 300.*to \d+ or more"):
+        Tokenizer.train(many, TokenizerConfig(vocab_size=300), tmp_path / "small.model", ["zh"])
+
+
+def test_a_vocabulary_of_unspaced_languages_alone_assumes_no_leading_space(tmp_path: Path) -> None:
+    config = TokenizerConfig(kind="char", vocab_size=400)
+    chinese, both = (
+        Tokenizer.train(SENTENCES, config, tmp_path / f"{len(languages)}.model", languages)
+        for languages in (["zh"], ["zh", "en"])
+    )
+    assert chinese.pieces(chinese.encode("我")) == ["我"]
+    assert both.pieces(both.encode("我")) == ["▁", "我"]
+
+
+def test_a_tokenizer_is_pickled_by_name(trained: dict[str, Tokenizer]) -> None:
+    copy = pickle.loads(pickle.dumps(trained["bpe"]))
+    assert copy.sha256 == trained["bpe"].sha256
+    assert len(pickle.dumps(trained["bpe"])) < 1000
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "foreign.model").write_bytes(b"not a model")
+    with pytest.raises(UserError, match="not a sentencepiece model"):
+        Tokenizer.load(tmp_path / "foreign.model")
+    with pytest.raises(UserError, match="no tokenizer at"):
+        Tokenizer.load(tmp_path / "missing.model")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"kind": "unigrm"}, "did you mean 'unigram'"),
+        ({"vocabulary": "shared"}, "joint, separate"),
+        ({"vocab_size": 100}, "at least 300"),
+        ({"sampling": 1.5}, "data.tokenizer.sampling"),
+        ({"kind": "char", "sampling": 0.1}, "nothing to sample"),
+        ({"character_coverage": 2.0}, "character_coverage"),
+    ],
+)
+def test_impossible_options_are_refused_naming_the_key(options: dict, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        TokenizerConfig(**options)
