@@ -221,10 +221,14 @@ def test_a_newer_format_asks_for_a_newer_program(copy: Path) -> None:
     ("change", "complaint"),
     [
         (lambda c: c["model"].update(d_model=10**12), "d_model"),
+        (lambda c: c["model"].update(d_model=65536), "larger model"),
         (lambda c: c["model"].update(n_encoder_layers=10**9), "n_encoder_layers"),
         (lambda c: c["model"].update(n_encoder_layers=0), "n_encoder_layers"),
         (lambda c: c["model"].update(n_heads=5), "n_heads"),
-        (lambda c: c["model"].update(d_model=64), "config.json makes it"),
+        (lambda c: c["model"].update(d_model=64), "larger model"),
+        (lambda c: c["model"].update(d_model=16), "config.json makes it"),
+        (lambda c: c["model"].update(n_decoder_layers=1), "unexpected tensor"),
+        (lambda c: c["model"].update(n_encoder_layers=500), "larger model"),
         (lambda c: c["model"].update(d_ff=65.0), "d_ff"),
         (lambda c: c["model"].update(d_ff=True), "d_ff"),
         (lambda c: c["model"].update(dropout=float("nan")), "dropout"),
@@ -320,6 +324,13 @@ def test_the_card_tells_what_was_recorded(tmp_path: Path) -> None:
     card = (tmp_path / "b" / "README.md").read_text()
     for expected in ("phrasebook (CC0)", "bleu: 35.2", signature, "translate.py --model", "Licence"):
         assert expected in card
+
+
+def test_provenance_that_json_cannot_say_does_not_stop_a_save(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "tokenizer")
+    bundle.meta = {"loss": float("nan"), "path": tmp_path, "pair": (1, "zh")}
+    bundles.save(bundle, tmp_path / "b")
+    assert bundles.load(tmp_path / "b").meta == {"loss": None, "path": str(tmp_path), "pair": [1, "zh"]}
 
 
 def test_the_newest_fitting_bundle_is_chosen_and_practice_runs_never(

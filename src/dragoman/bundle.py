@@ -7,13 +7,14 @@
     README.md           the model card, for people; editing it breaks nothing
 
 A bundle may come from anywhere, so `load` believes nothing (see untrusted.py): no pickle, no class names,
-fixed file names, every field checked against its type and bounds, the tensors' shapes compared with the
-configuration before memory is taken for them. Each refusal is one line.
+fixed file names, every field checked against its type and bounds, no memory taken for a model larger than
+its file, every tensor's shape compared before it is read. Each refusal is one line.
 Training checkpoints are another matter: they exist to resume, and never leave their run.
 """
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -222,7 +223,7 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, Tensor]) -> None:
         joint=joint,
         model=bundle.model_config,
         search=bundle.search,
-        meta=bundle.meta,
+        meta=_finite(bundle.meta),
     )
     save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
     for name, tokenizer in zip(description.tokenizer_files(), _both(bundle), strict=True):
@@ -238,6 +239,17 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, Tensor]) -> None:
     }
     manifest = json.dumps({"format_version": FORMAT_VERSION, "files": files}, indent=2)
     (folder / _MANIFEST).write_text(manifest, encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """Provenance as strict JSON: a loss that was never measured is NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def _both(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
@@ -256,16 +268,14 @@ def _load(folder: Path, device: str | torch.device) -> Bundle:
     for (key, size), tokenizer in zip(sizes.items(), (src_tokenizer, tgt_tokenizer), strict=True):
         if len(tokenizer) != size:
             raise UserError(f"{folder}: {key} is {size}, its tokenizer has {len(tokenizer)} pieces")
+    _refuse_giant(description, (folder / _WEIGHTS).stat().st_size, folder)
     with torch.random.fork_rng(devices=[]):  # initial values nobody keeps must not move anybody's dice
-        with torch.device("meta"):  # shapes without memory
-            shapes = {
-                name: list(tensor.shape)
-                for name, tensor in _stored_tensors(Transformer(description.model, **sizes)).items()
-            }
-        tensors = untrusted.read_weights(folder / _WEIGHTS, shapes)
         model = Transformer(description.model, **sizes)
+    stored = _stored_tensors(model)
+    shapes = {name: list(tensor.shape) for name, tensor in stored.items()}
+    tensors = untrusted.read_weights(folder / _WEIGHTS, shapes)
     with torch.no_grad():
-        for name, target in _stored_tensors(model).items():
+        for name, target in stored.items():
             target.copy_(tensors[name])
     return Bundle(
         model=model.to(device).eval(),
@@ -277,6 +287,16 @@ def _load(folder: Path, device: str | torch.device) -> Bundle:
         meta=description.meta,
         search=description.search,
     )
+
+
+def _refuse_giant(description: Description, n_bytes: int, folder: Path) -> None:
+    """No memory for a model that its file cannot hold: the least it needs, biases and norms left out."""
+    shape = description.model
+    d_model, n_layers = shape.d_model, shape.n_encoder_layers + shape.n_decoder_layers
+    vocabulary = max(description.src_vocab_size, description.tgt_vocab_size)
+    least = d_model * (vocabulary + n_layers * (4 * d_model + 2 * shape.d_ff))
+    if 2 * least > n_bytes:  # float16 takes two bytes
+        raise UserError(f"{folder}: config.json describes a larger model than {_WEIGHTS} can hold")
 
 
 def _is_bundle(folder: Path) -> bool:
