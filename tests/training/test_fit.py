@@ -57,7 +57,7 @@ def config(tmp_path):
                     "validate_every": 5,
                     "log_every": 2,
                     "validation_pairs": 4,
-                    "samples": 2,
+                    "samples": 0,
                     **(trainer or {}),
                 }
             ),
@@ -130,7 +130,7 @@ def test_worker_processes_change_nothing(config):
 
 
 def test_a_run_learns_and_leaves_all_that_it_promises(config):
-    longer = config(trainer={"max_steps": 60, "validate_every": 20}, training={"average_last": 2})
+    longer = config(trainer={"max_steps": 60, "validate_every": 20, "samples": 2}, training={"average_last": 2})
     folder = fit(longer)
     run = Path(longer.run_dir)
     for name in ("config.yaml", "metrics.json", "cleaning.json", "train.log", LAST, "bundle", "snapshots"):
@@ -170,10 +170,14 @@ def test_a_folder_that_is_not_a_run_is_left_alone(config):
 
 
 def test_the_time_limit_ends_the_run_and_a_longer_one_goes_on(config):
-    fit(config(trainer={"max_time": "00:00:00:00"}))
-    assert checkpoint(config())["global_step"] == 1
-    fit(config(trainer={"max_time": "00:00:10:00"}))
-    assert checkpoint(config())["global_step"] == 12
+    steps = []
+    for seconds in ("01", "02"):
+        fit(config(trainer={"max_time": f"00:00:00:{seconds}", "max_steps": 100_000}))
+        metrics = json.loads((Path(config().run_dir) / "metrics.json").read_text(encoding="utf-8"))
+        assert metrics["finished"] == "max_time"
+        assert metrics["step"] == checkpoint(config())["global_step"]
+        steps.append(metrics["step"])
+    assert 0 < steps[0] < steps[1]
 
 
 def test_early_stopping_ends_the_run_when_nothing_gets_better(config):

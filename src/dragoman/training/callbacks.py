@@ -41,7 +41,8 @@ class Progress(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.bar is None or not getattr(pl_module, "measured", None):
+        assert isinstance(pl_module, TranslationModule)
+        if self.bar is None or not pl_module.measured:
             return
         step, seconds = trainer.global_step, self.keeper_seconds()
         pace = (seconds - self.first_seconds) / max(

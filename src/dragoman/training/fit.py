@@ -82,7 +82,10 @@ class TrainerConfig:
             raise UserError(
                 f"trainer.max_time={self.max_time}: write days:hours:minutes:seconds, e.g. 00:00:10:00"
             ) from None
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+        total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+        if total < 1:
+            raise UserError(f"trainer.max_time={self.max_time}: must be at least a second")
+        return total
 
 
 def fit(config: "Config") -> Path:

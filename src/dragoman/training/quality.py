@@ -122,7 +122,7 @@ class Quality(Callback):
             cells = (self.pairs[i].src, self.pairs[i].tgt, hypotheses[i], before)
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         board.add_text("samples", "\n".join(rows), step)
-        for i in range(min(2, len(self.pairs))):
+        for i in range(min(2, self.n_samples, len(self.pairs))):
             self._show_attention(board, model, i, hypotheses[i], step)
         board.flush()
 
