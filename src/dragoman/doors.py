@@ -1,0 +1,216 @@
+"""What the command lines have in common: options, lines in, files out, progress.
+
+The doors (translate.py, scripts/) stay short because this is here. It imports nothing heavy, so that --help
+and a mistyped option are answered at once; and it refuses to know how anything is translated.
+
+Lines are separated by the byte LF and by nothing else: U+2028, form feeds and the like stay inside a line, or
+the number of lines would differ from what `wc -l` says. What is not UTF-8 becomes U+FFFD.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import errno
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NoReturn
+
+from dragoman.errors import UserError, plain_errors
+
+if TYPE_CHECKING:
+    from dragoman.search.search import SearchConfig
+    from dragoman.translator import Translator
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk: nobody's fault in here
+_PEEKED = 1_000  # lines looked at to see which language the input is in
+
+
+class Parser(argparse.ArgumentParser):
+    """Whose complaints are one line, like all others, and who does not guess what --bea might mean."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+    def parse(self, argv: list[str] | None = None) -> argparse.Namespace:
+        """All arguments; text taken for an option is told where it belongs."""
+        args, unknown = self.parse_known_args(argv)
+        if unknown:
+            first = next((word for word in unknown if word.startswith("-")), unknown[0])
+            raise UserError(f"there is no option '{first}'; text that begins with '-' goes after ' -- '")
+        return args
+
+
+def open_door(main: Callable[[], None]) -> None:
+    """Run a door: mistakes in one line and exit code 2, a closed pipe quietly, Ctrl-C without a traceback."""
+    try:
+        with plain_errors():
+            for stream in (sys.stdout, sys.stderr):
+                stream.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
+            try:
+                main()
+                sys.stdout.flush()
+            except BrokenPipeError:
+                _silence_stdout()
+                sys.exit(0)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                _silence_stdout()
+                raise UserError(f"cannot write the output: {error.strerror}") from error
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def _silence_stdout() -> None:
+    """Python flushes stdout once more on its way out: give it somewhere to write to."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def add_search_options(parser: argparse.ArgumentParser) -> None:
+    """Options for `search_config`; none of them given leaves the model's own search."""
+    group = parser.add_argument_group("search (default: as the model was trained to be used)")
+    group.add_argument("--beam", type=int, metavar="N", help="beam search with N hypotheses; 1 is greedy")
+    group.add_argument("--n-best", type=int, metavar="N", help="N translations of each line, best first")
+    group.add_argument("--length-penalty", type=float, metavar="X", help="scores are divided by length^X")
+    group.add_argument("--sample", action="store_true", help="draw from the model's distribution")
+    group.add_argument("--temperature", type=float, metavar="X", help="with --sample: below 1 is bolder (1)")
+    group.add_argument("--top-k", type=int, metavar="N", help="with --sample: only the N likeliest pieces")
+    group.add_argument("--top-p", type=float, metavar="X", help="with --sample: the likeliest with total X")
+    group.add_argument("--seed", type=int, metavar="N", help="with --sample: the same draws again (1)")
+
+
+def search_config(args: argparse.Namespace, default: SearchConfig) -> SearchConfig:
+    """`default` with what the options change. Raises UserError for contradictions and impossible values."""
+    sampling = {key: getattr(args, key) for key in ("temperature", "top_k", "top_p", "seed")}
+    sampling = {key: value for key, value in sampling.items() if value is not None}
+    if sampling and not args.sample:
+        option = "--" + next(iter(sampling)).replace("_", "-")
+        raise UserError(f"{option} only means something with --sample")
+    if args.sample and (args.beam is not None or args.length_penalty is not None):
+        raise UserError("--sample draws and does not search: it takes neither --beam nor --length-penalty")
+    changes: dict[str, object] = dict(sampling)
+    if args.length_penalty is not None:
+        changes["length_penalty"] = args.length_penalty
+    n_best = args.n_best if args.n_best is not None else 1
+    changes["n_best"] = n_best
+    if args.sample:
+        changes["kind"] = "sample"
+    elif args.beam is not None:
+        if args.beam < 1:
+            raise UserError(f"--beam {args.beam}: a beam holds at least 1 hypothesis")
+        changes |= {"kind": "beam", "beam_size": args.beam}
+    elif n_best > 1:
+        changes |= {"kind": "beam", "beam_size": max(default.beam_size, n_best)}
+    return dataclasses.replace(default, **changes)  # type: ignore[arg-type]
+
+
+def read_lines(source: IO[bytes]) -> Iterator[str]:
+    """The lines of a binary stream, as they come."""
+    for line in source:
+        yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "replace")
+
+
+def open_input(path: str) -> IO[bytes]:
+    """A file for `read_lines`."""
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def count_lines(path: str) -> int | None:
+    """How many lines `read_lines` will give; None for what can be read only once."""
+    if not Path(path).is_file():
+        return None
+    count, last = 0, b"\n"
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            count, last = count + block.count(b"\n"), block[-1:]
+    return count + (last != b"\n")
+
+
+@contextmanager
+def new_file(path: str | Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when it is complete, and never in place of another unasked."""
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise UserError(f"{path} exists already and is left as it is; --overwrite replaces it")
+    part = path.with_name(path.name + ".part")
+    try:
+        file = part.open("wb")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException as error:
+        part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise UserError(f"cannot write {path}: {error.strerror}") from error
+        raise
+
+
+def load_translator(
+    model: str | None, lines: Iterable[str], device: str, runs: Path = Path("runs")
+) -> tuple[Translator, Iterator[str]]:
+    """The model asked for, or the newest that reads the language of the lines; and the lines, all of them."""
+    from dragoman import bundle
+    from dragoman.translator import Translator, reads
+
+    rest = iter(lines)
+    peeked = []
+    for line in itertools.islice(rest, _PEEKED):
+        peeked.append(line)
+        if any(character.isalpha() for character in line):
+            break
+    sample = peeked[-1] if peeked else ""
+    folder = Path(model) if model else bundle.newest(runs, lambda language: reads(language, sample))
+    translator = Translator.load(folder, device)
+    if not model:
+        print(f"model: {folder} ({translator.bundle.src}-{translator.bundle.tgt})", file=sys.stderr)
+    elif not reads(translator.bundle.src, sample):
+        print(f"note: {folder} reads '{translator.bundle.src}'; the input looks different", file=sys.stderr)
+    return translator, itertools.chain(peeked, rest)
+
+
+class Progress:
+    """Lines done, on stderr: a bar on a terminal, otherwise one sentence at the end."""
+
+    def __init__(self, total: int | None) -> None:
+        self.total, self.begin, self.drawn = total, time.monotonic(), 0.0
+        self.done = 0.0
+
+    def __call__(self, done: float) -> None:
+        """`done` lines so far; a part of a line counts."""
+        self.done = done
+        now = time.monotonic()
+        if not sys.stderr.isatty() or now - self.drawn < 0.1:
+            return
+        self.drawn = now
+        text = f"{int(done):,} lines"
+        if self.total:
+            share = min(1.0, done / self.total)
+            left = (now - self.begin) * (1 - share) / share if share else 0.0
+            bar = ("█" * round(30 * share)).ljust(30, "·")
+            text = f"{bar} {int(done):,}/{self.total:,} lines, {int(left) // 60}:{int(left) % 60:02} left"
+        print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        """Wipe the bar and say what was done."""
+        seconds = time.monotonic() - self.begin
+        wipe = "\r\x1b[K" if sys.stderr.isatty() else ""
+        rate = self.done / seconds if seconds else 0.0
+        print(f"{wipe}{int(self.done):,} lines in {seconds:.1f} s ({rate:,.1f} lines/s)", file=sys.stderr)

@@ -1,0 +1,320 @@
+"""Text to text: the only room where sentences go in and sentences come out.
+
+It knows how a line becomes sentences, pieces and ids and how the answers become a line again. It refuses to
+know about files, terminals and formats: those are the doors' business.
+
+N lines in, N lines out, in order, always, and nothing in a line is dropped:
+  - every line is split at its sentence ends (data/sentences.py), because models are trained on single
+    sentences and forget the second one; a sentence longer than the training sentences is cut further;
+  - the answers are joined with the white space that stood between the sentences, or with what the target
+    language puts there: a space in English where Chinese had none, none in Chinese where English had one;
+  - blank lines stay blank, and a sentence without letters or digits (emoji, a row of dashes) is copied.
+The n-th best translation of a line is made of the n-th best of its sentences, and their scores add up.
+
+Lines are worked on in windows, so that memory depends neither on the length of a file nor, beyond its own
+size, on that of a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from dragoman import bundle as bundles
+from dragoman.attention_map import attention_map
+from dragoman.bundle import Bundle
+from dragoman.data.collate import collate
+from dragoman.data.corpus import clean_text
+from dragoman.data.sentences import split
+from dragoman.engine import translate_ids
+from dragoman.errors import UserError
+from dragoman.search import search as searching
+from dragoman.search.search import SearchConfig
+from dragoman.special import BOS, EOS, PAD
+
+_WINDOW_LINES = 2_000
+_WINDOW_CHARS = 200_000
+_CHARS_PER_PIECE = 4  # more than any vocabulary's average: only bounds what is encoded in one go
+_LONGEST_SCORED = 4_096  # pieces; attention over more would need gigabytes
+_UNSPACED = ("zh", "ja", "lzh", "yue")  # languages that put no space between sentences
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation. `tokens` are its pieces and, where it was reached, the end mark; a score for each.
+
+    token_scores are log-probabilities; `score` is their sum over length^length_penalty.
+    """
+
+    text: str
+    score: float
+    tokens: list[str]
+    token_scores: list[float]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Of one line: the best text, and all hypotheses asked for, best first."""
+
+    text: str
+    hypotheses: list[Candidate]
+
+
+@dataclass(frozen=True)
+class Attended:
+    """Cross-attention weights (H, T, S) of the last layer; a label for each row and each column."""
+
+    weights: torch.Tensor
+    rows: list[str]
+    columns: list[str]
+
+
+class _Piece(NamedTuple):
+    text: str
+    ids: list[int]  # empty: copied, not translated
+    space: str  # the white space that follows it in the line
+
+
+_EMPTY = Candidate("", 0.0, [], [])
+
+
+class Translator:
+    """A bundle, ready to translate on one device."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.max_length = _positive_int(bundle.meta.get("max_length"), default=256)
+
+    @classmethod
+    def load(cls, folder: Path | str, device: str = "auto") -> Translator:
+        """The translator of a bundle or run folder on 'cpu', 'cuda', 'cuda:1', 'mps' or the best one."""
+        return cls(bundles.load(folder, choose_device(device)))
+
+    def translate(
+        self, lines: Sequence[str], search: SearchConfig | None = None, *, batch_tokens: int = 4096
+    ) -> list[Translation]:
+        """One translation per line; `search` defaults to the bundle's own."""
+        return list(self.stream(lines, search, batch_tokens=batch_tokens))
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        search: SearchConfig | None = None,
+        *,
+        batch_tokens: int = 4096,
+        progress: Callable[[float], None] | None = None,
+    ) -> Iterator[Translation]:
+        """`translate` for input of any length: translations follow one by one, in order.
+
+        `batch_tokens` bounds sentences x beams x longest sentence computed at once; `progress` is told the
+        number of lines done so far, fractions included.
+        """
+        search = search or self.bundle.search
+        before, counted = 0, 0  # lines done; sentences met, whose numbers seed sampling
+        for window in _windows(lines):
+            plans = [self._pieces(line) for line in window]
+            sources = [piece.ids for plan in plans for piece in plan if piece.ids]
+            answered = 0
+
+            def tell(n: int, before: int = before, lines: int = len(window), of: int = len(sources)) -> None:
+                nonlocal answered
+                answered += n
+                if progress:
+                    progress(before + lines * answered / of)
+
+            found = iter(
+                translate_ids(
+                    self.bundle.model,
+                    sources,
+                    search,
+                    batch_tokens=batch_tokens,
+                    lines=range(counted, counted + len(sources)),
+                    progress=tell,
+                )
+            )
+            for plan in plans:
+                yield self._join(plan, found, search.n_best)
+            before, counted = before + len(window), counted + len(sources)
+            if progress:
+                progress(before)
+
+    def score(
+        self, src_lines: Sequence[str], tgt_lines: Sequence[str], *, batch_tokens: int = 4096
+    ) -> list[float]:
+        """log P(tgt | src) of each pair of lines in nats, the end mark included. Lines are taken whole."""
+        if len(src_lines) != len(tgt_lines):
+            raise UserError(
+                f"{len(src_lines)} source lines but {len(tgt_lines)} target lines: they are pairs"
+            )
+        src = self.bundle.src_tokenizer.encode_batch([clean_text(line) for line in src_lines])
+        tgt = self.bundle.tgt_tokenizer.encode_batch([clean_text(line) for line in tgt_lines])
+        widths = [max(map(len, pair)) + 1 for pair in zip(src, tgt, strict=True)]
+        for number, width in enumerate(widths, 1):
+            if width > _LONGEST_SCORED:
+                raise UserError(
+                    f"line {number} has {width} pieces; no more than {_LONGEST_SCORED} can be scored"
+                )
+        order = sorted(range(len(widths)), key=widths.__getitem__, reverse=True)
+        scores = [0.0] * len(widths)
+        while order:
+            rows = max(1, batch_tokens // widths[order[0]])
+            batch, order = order[:rows], order[rows:]
+            for i, total in zip(
+                batch, self._totals([src[i] for i in batch], [tgt[i] for i in batch]), strict=True
+            ):
+                scores[i] = total
+        return scores
+
+    def attend(self, line: str, translation: str) -> Attended:
+        """Where the model looks in `line` while it writes `translation`; both taken as one sentence."""
+        src = [*self.bundle.src_tokenizer.encode(clean_text(line)), EOS]
+        tgt = self.bundle.tgt_tokenizer.encode(clean_text(translation))
+        if max(len(src), len(tgt)) > _LONGEST_SCORED:
+            raise UserError(f"the attention over more than {_LONGEST_SCORED} pieces cannot be shown")
+        weights = attention_map(self.bundle.model, torch.tensor([src]), torch.tensor([[BOS, *tgt]]))["cross"][
+            -1
+        ]
+        rows = [*self.bundle.tgt_tokenizer.pieces(tgt), "</s>"]  # row t is the query that writes piece t
+        return Attended(weights, rows, self.bundle.src_tokenizer.pieces(src))
+
+    @torch.inference_mode()
+    def _totals(self, src: list[list[int]], tgt: list[list[int]]) -> list[float]:
+        batch = collate(src, tgt).to(next(self.bundle.model.parameters()).device)
+        logits = self.bundle.model(batch.src, batch.tgt_in, batch.src_key_padding_mask)
+        gold = logits.float().log_softmax(-1).gather(-1, batch.tgt_out[..., None]).squeeze(-1)  # (B, T)
+        return gold.masked_fill(batch.tgt_out == PAD, 0.0).sum(1).tolist()
+
+    def _pieces(self, line: str) -> list[_Piece]:
+        return [
+            piece
+            for sentence, space in split(line.strip(), _CHARS_PER_PIECE * self.max_length)
+            for piece in self._fitting(sentence, space)
+        ]
+
+    def _fitting(self, sentence: str, space: str) -> Iterator[_Piece]:
+        """The sentence, halved until each part has no more pieces than the training sentences had."""
+        text = clean_text(sentence)
+        if not any(character.isalnum() for character in text):
+            yield _Piece(text, [], space)
+            return
+        ids = self.bundle.src_tokenizer.encode(text)
+        if len(ids) <= self.max_length or len(sentence) == 1:
+            yield _Piece(text, ids, space)
+            return
+        parts = split(sentence, (len(sentence) + 1) // 2)
+        for part, inner in parts[:-1]:
+            yield from self._fitting(part, inner)
+        yield from self._fitting(parts[-1][0], parts[-1][1] + space)
+
+    def _join(
+        self, plan: list[_Piece], found: Iterator[list[searching.Hypothesis]], n_best: int
+    ) -> Translation:
+        """A line's translation from those of its pieces, taken from `found` in turn."""
+        answers = [
+            [self._candidate(hypothesis) for hypothesis in next(found)]
+            if piece.ids
+            else [Candidate(piece.text, 0.0, [], [])]
+            for piece in plan
+        ]
+        wanted = min(n_best, max(map(len, answers), default=1))
+        hypotheses = []
+        for n in range(wanted):
+            chosen = [answer[min(n, len(answer) - 1)] for answer in answers]
+            hypotheses.append(self._concatenated(plan, chosen) if chosen else _EMPTY)
+        return Translation(hypotheses[0].text, hypotheses)
+
+    def _concatenated(self, plan: list[_Piece], chosen: list[Candidate]) -> Candidate:
+        text = ""
+        for candidate, before in zip(chosen, [None, *plan], strict=False):
+            if candidate.text and text and before is not None:
+                text += self._between(before.space)
+            text += candidate.text
+        return Candidate(
+            text,
+            sum(candidate.score for candidate in chosen),
+            [token for candidate in chosen for token in candidate.tokens],
+            [score for candidate in chosen for score in candidate.token_scores],
+        )
+
+    def _between(self, space: str) -> str:
+        """What stands between two translated sentences when `space` stood between their sources."""
+        if "\n" in space:  # paragraphs stay paragraphs
+            return space
+        if self.bundle.tgt.partition("-")[0].partition("_")[0] in _UNSPACED:
+            return ""
+        return space if space and not space.strip(" \t") else " "  # an ideographic space is Chinese too
+
+    def _candidate(self, hypothesis: searching.Hypothesis) -> Candidate:
+        tokenizer = self.bundle.tgt_tokenizer
+        ended = [EOS] if len(hypothesis.token_scores) > len(hypothesis.ids) else []
+        # Byte pieces can spell anything, line breaks too: what the model writes is cleaned like what it read.
+        text = clean_text(tokenizer.decode(hypothesis.ids))
+        return Candidate(
+            text, hypothesis.score, tokenizer.pieces([*hypothesis.ids, *ended]), list(hypothesis.token_scores)
+        )
+
+
+def reads(language: str, text: str) -> bool:
+    """Whether `text` is in a script that `language` is written in; text without letters suits every one."""
+    counts = {"han": 0, "kana": 0, "hangul": 0, "other": 0}
+    for character in text[:10_000]:
+        if "\u3040" <= character <= "\u30ff":
+            counts["kana"] += 4
+        elif "\uac00" <= character <= "\ud7af":
+            counts["hangul"] += 4
+        elif (
+            "\u3400" <= character <= "\u9fff"
+            or "\uf900" <= character <= "\ufaff"
+            or character >= "\U00020000"
+        ):
+            counts["han"] += 4  # a character says about as much as four letters
+        elif character.isalpha():
+            counts["other"] += 1
+    if not any(counts.values()):
+        return True
+    primary = language.replace("_", "-").partition("-")[0].lower()
+    asian = counts["han"] + counts["kana"] + counts["hangul"]
+    if primary in ("zh", "zho", "cmn", "yue", "lzh"):
+        return counts["han"] >= counts["other"] and counts["kana"] <= counts["han"] // 8
+    if primary in ("ja", "jpn"):
+        return counts["han"] + counts["kana"] >= counts["other"]
+    if primary in ("ko", "kor"):
+        return counts["hangul"] + counts["han"] >= counts["other"]
+    return counts["other"] > asian
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """The device called `name`; 'auto' is a GPU where there is one."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UserError(f"there is no device '{name}' here; choose auto, cpu, cuda, cuda:N or mps") from error
+    return device
+
+
+def _windows(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Lists of successive lines, bounded in number and in characters; a huge line stands alone."""
+    window: list[str] = []
+    n_chars = 0
+    for line in lines:
+        if window and (len(window) == _WINDOW_LINES or n_chars + len(line) > _WINDOW_CHARS):
+            yield window
+            window, n_chars = [], 0
+        window.append(line)
+        n_chars += len(line)
+    if window:
+        yield window
+
+
+def _positive_int(value: object, default: int) -> int:
+    """`value` where it is one: provenance is free text, and nothing in it may stop a translation."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else default

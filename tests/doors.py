@@ -1,0 +1,61 @@
+"""Running the doors in tests: in this process, where torch is loaded already, or in one of their own."""
+
+import io
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+class Done(NamedTuple):
+    """What a door left behind."""
+
+    out: bytes
+    err: str
+
+
+class Door:
+    """A door script as the shell would run it in the folder `home`."""
+
+    def __init__(
+        self,
+        script: str,
+        home: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capture: pytest.CaptureFixture[bytes],
+    ) -> None:
+        self.script, self.home, self.monkeypatch, self.capture = ROOT / script, home, monkeypatch, capture
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", code: int = 0) -> Done:
+        """Run it; it must leave with `code`."""
+        self.monkeypatch.chdir(self.home)
+        self.monkeypatch.setattr(sys, "argv", [str(self.script), *arguments])
+        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        left = 0
+        try:
+            runpy.run_path(str(self.script), run_name="__main__")
+        except SystemExit as end:
+            left = int(end.code or 0)
+        out, err = self.capture.readouterr()
+        assert left == code, err.decode()
+        return Done(out, err.decode())
+
+    def refused(self, *arguments: str) -> str:
+        """The one line on stderr with which the arguments are refused."""
+        done = self(*arguments, code=2)
+        assert done.out == b""
+        complaint = [line for line in done.err.splitlines() if not line.startswith("model: ")]
+        assert len(complaint) == 1
+        return complaint[0]
+
+    def process(self, *arguments: str | bytes, **streams: Any) -> subprocess.CompletedProcess[bytes]:
+        """Run it in a process of its own, for what only processes can show."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "ascii"}
+        command = [sys.executable, str(self.script), *arguments]
+        return subprocess.run(command, cwd=self.home, timeout=120, env=environment, check=False, **streams)

@@ -1,0 +1,221 @@
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SENTENCES, make_bundle
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dragoman.bundle import Bundle
+from dragoman.engine import translate_ids
+from dragoman.errors import UserError
+from dragoman.search.search import SearchConfig
+from dragoman.special import BOS, EOS, PAD
+from dragoman.translator import Translator, choose_device, reads
+
+GREEDY = SearchConfig(kind="greedy", max_length_a=0.5, max_length_b=3)
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Bundle) -> Translator:
+    return Translator(tiny_bundle)
+
+
+@pytest.fixture(scope="module")
+def into_chinese(tmp_path_factory: pytest.TempPathFactory) -> Translator:
+    return Translator(make_bundle(tmp_path_factory.mktemp("tokenizer"), src="en", tgt="zh"))
+
+
+def test_every_line_has_its_translation_in_order(translator: Translator) -> None:
+    lines = [*SENTENCES[:5], "", *reversed(SENTENCES[:5])]
+    texts = [translation.text for translation in translator.translate(lines)]
+    assert len(texts) == len(lines)
+    assert texts[:5] == texts[6:][::-1]
+    assert texts[5] == ""
+
+
+def test_batches_and_windows_change_no_translation(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = translator.translate(SENTENCES)
+    alone = [translator.translate([line], batch_tokens=1)[0] for line in SENTENCES]
+    monkeypatch.setattr("dragoman.translator._WINDOW_LINES", 3)
+    windowed = list(translator.stream(iter(SENTENCES)))
+    assert [t.text for t in together] == [t.text for t in alone] == [t.text for t in windowed]
+    for one, other in zip(together, alone, strict=True):
+        assert one.hypotheses[0].score == pytest.approx(other.hypotheses[0].score, abs=1e-4)
+
+
+def test_sampling_does_not_depend_on_windows_and_repeats_with_its_seed(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampling = dataclasses.replace(GREEDY, kind="sample", seed=7)
+    first = [t.text for t in translator.translate(SENTENCES, sampling)]
+    monkeypatch.setattr("dragoman.translator._WINDOW_LINES", 2)
+    assert [t.text for t in translator.translate(SENTENCES, sampling)] == first
+    other_seed = dataclasses.replace(sampling, seed=8)
+    assert [t.text for t in translator.translate(SENTENCES, other_seed)] != first
+
+
+def test_a_paragraph_is_translated_sentence_by_sentence_and_spaced_as_english(translator: Translator) -> None:
+    first, second, third = (translator.translate([line], GREEDY)[0].text for line in SENTENCES[:3])
+    paragraph = f"{SENTENCES[0]}\n\n{SENTENCES[1]}{SENTENCES[2]}"
+    assert translator.translate([paragraph], GREEDY)[0].text == f"{first}\n\n{second} {third}"
+
+
+def test_chinese_sentences_are_joined_without_a_space(into_chinese: Translator) -> None:
+    first, second = (into_chinese.translate([line], GREEDY)[0].text for line in SENTENCES[5:7])
+    joined = into_chinese.translate([f"{SENTENCES[5]} {SENTENCES[6]}"], GREEDY)[0].text
+    assert joined == first + second
+
+
+def test_the_parts_of_a_line_add_up(translator: Translator) -> None:
+    parts = [translator.translate([line])[0].hypotheses[0] for line in SENTENCES[:2]]
+    whole = translator.translate(["".join(SENTENCES[:2])])[0].hypotheses[0]
+    assert whole.score == pytest.approx(sum(part.score for part in parts), abs=1e-4)
+    assert whole.tokens == parts[0].tokens + parts[1].tokens
+    assert len(whole.tokens) == len(whole.token_scores)
+
+
+@pytest.mark.parametrize("lines", [[SENTENCES[0]], ["".join(SENTENCES[:3])]])
+def test_n_best_are_sorted_and_the_first_is_the_text(translator: Translator, lines: list[str]) -> None:
+    found = translator.translate(
+        lines, SearchConfig(beam_size=4, n_best=3, max_length_a=0.5, max_length_b=3)
+    )[0]
+    scores = [hypothesis.score for hypothesis in found.hypotheses]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    assert found.text == found.hypotheses[0].text
+    assert len({tuple(hypothesis.tokens) for hypothesis in found.hypotheses}) == 3
+
+
+@pytest.mark.parametrize("line", ["", " ", "\t", "\u3000", "\n", "\ufeff", "\x00"])
+def test_a_blank_line_stays_blank(translator: Translator, line: str) -> None:
+    assert translator.translate([line])[0].text == ""
+
+
+@pytest.mark.parametrize("line", ["😀", "👨‍👩‍👧 🎉", "——", "…", "!?", "¥%@#"])
+def test_what_has_neither_letters_nor_digits_is_copied(translator: Translator, line: str) -> None:
+    assert translator.translate([line])[0].text == line
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(max_size=30), max_size=5))
+def test_n_lines_in_n_lines_out_whatever_is_in_them(translator: Translator, lines: list[str]) -> None:
+    found = translator.translate(lines, GREEDY)
+    assert len(found) == len(lines)
+    for translation in found:
+        translation.text.encode("utf-8")  # no lone surrogates
+
+
+def test_broken_text_is_mended_not_refused(translator: Translator) -> None:
+    for line in ("好\ud800久", b"\xff\xfe\xe5\xa5".decode("utf-8", "surrogateescape"), "a\x00b\u2028c"):
+        assert len(translator.translate([line], GREEDY)) == 1
+
+
+def test_no_piece_is_longer_than_the_training_sentences_and_none_is_lost(translator: Translator) -> None:
+    for line in ("好" * 1000, "一" * 77 + "，" + "二" * 99, "𠮷" * 50, "word " * 200, "e\u0301" * 300):
+        pieces = translator._pieces(line)
+        assert all(len(piece.ids) <= translator.max_length for piece in pieces)
+        restored = "".join(piece.text + piece.space for piece in pieces)
+        assert restored.replace(" ", "") == "".join(line.split()).replace("e\u0301", "é")
+
+
+def test_a_million_characters_are_cut_up_in_linear_time(translator: Translator) -> None:
+    begin = time.process_time()
+    pieces = [
+        piece for unit in ("好久不见。", "好") for piece in translator._pieces(unit * (500_000 // len(unit)))
+    ]
+    assert time.process_time() - begin < 60
+    assert sum(len(piece.text) for piece in pieces) == 1_000_000
+
+
+def test_a_long_text_is_translated_whole(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[int]] = []
+
+    def counting(model: object, sources: list[list[int]], *args: object, **kwargs: object) -> object:
+        seen.extend(sources)
+        return translate_ids(model, sources, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("dragoman.translator.translate_ids", counting)
+    text = "".join(SENTENCES[:5]) * 40
+    assert translator.translate([text], GREEDY)[0].text
+    assert "".join(translator.bundle.src_tokenizer.decode(ids).replace(" ", "") for ids in seen) == text
+
+
+def test_progress_counts_lines_up_to_all_of_them(translator: Translator) -> None:
+    told: list[float] = []
+    list(
+        translator.stream(
+            [*SENTENCES, "", "".join(SENTENCES[:5])], GREEDY, batch_tokens=64, progress=told.append
+        )
+    )
+    assert told == sorted(told)
+    assert told[-1] == len(SENTENCES) + 2
+    assert len(told) > 2
+
+
+def test_a_score_is_the_sum_over_the_pieces_and_the_end_mark(translator: Translator) -> None:
+    bundle = translator.bundle
+    src = torch.tensor([[*bundle.src_tokenizer.encode(SENTENCES[0]), EOS]])
+    written, total = [BOS], 0.0
+    for piece in [*bundle.tgt_tokenizer.encode(SENTENCES[5]), EOS]:
+        with torch.no_grad():
+            logits = bundle.model(src, torch.tensor([written]), src == PAD)[0, -1]
+        total += float(logits.log_softmax(-1)[piece])
+        written.append(piece)
+    assert translator.score([SENTENCES[0]], [SENTENCES[5]])[0] == pytest.approx(total, abs=1e-3)
+
+
+def test_scores_do_not_depend_on_the_batch_and_are_log_probabilities(translator: Translator) -> None:
+    src, tgt = SENTENCES[:5], SENTENCES[5:]
+    together = translator.score(src, tgt)
+    alone = [translator.score([a], [b], batch_tokens=1)[0] for a, b in zip(src, tgt, strict=True)]
+    assert together == pytest.approx(alone, abs=1e-3)
+    assert all(score < 0 for score in together)
+    assert translator.score([], []) == []
+
+
+def test_what_cannot_be_scored_is_refused(translator: Translator) -> None:
+    with pytest.raises(UserError, match="pairs"):
+        translator.score(["a"], [])
+    with pytest.raises(UserError, match="line 2"):
+        translator.score(["好", "好" * 5000], ["a", "a"])
+
+
+def test_attention_has_a_row_per_written_and_a_column_per_read_piece(translator: Translator) -> None:
+    seen = translator.attend("我爱你。", "I love you.")
+    assert seen.weights.shape == (4, len(seen.rows), len(seen.columns))
+    assert seen.rows[-1] == seen.columns[-1] == "</s>"
+    assert torch.allclose(seen.weights.sum(-1), torch.ones(seen.weights.shape[:2]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "fits"),
+    [
+        ("zh", "好久不见", True),
+        ("zh", "long time no see", False),
+        ("zh", "我在用 Python 写 TensorFlow 代码", True),
+        ("zh", "はじめまして、今日は", False),
+        ("ja", "はじめまして、今日は", True),
+        ("ko", "안녕하세요", True),
+        ("en", "long time no see", True),
+        ("en", "好久不见", False),
+        ("en", "He said 你好 to me and left again", True),
+        ("de_DE", "Grüße", True),
+        ("zh-Hant", "好久不見", True),
+        ("zh", "", True),
+        ("en", "😀 123 !?", True),
+    ],
+)
+def test_the_script_tells_which_languages_a_text_can_be(language: str, text: str, fits: bool) -> None:
+    assert reads(language, text) is fits
+
+
+def test_an_impossible_device_is_refused(tiny_bundle_folder: Path) -> None:
+    for name in ("tpu", "cuda:99", "meta:what"):
+        with pytest.raises(UserError, match="choose auto"):
+            choose_device(name)
+    assert Translator.load(tiny_bundle_folder, "cpu").translate(["好"])[0].text is not None
