@@ -31,7 +31,7 @@ from dragoman.data.readers import (
     read_tsv,
 )
 from dragoman.data.store import digest_of
-from dragoman.errors import UserError
+from dragoman.errors import UserError, suggest
 
 if TYPE_CHECKING:
     import datasets
@@ -92,9 +92,12 @@ def _locate(path: str, root: str | None) -> Path:
     for place in places:
         if place.exists():
             return place
+    near = suggest(
+        path, os.listdir(Path(root).expanduser()) if root and Path(root).expanduser().is_dir() else ()
+    )
     sought = " nor ".join(str(place.absolute()) for place in places)
     hint = "" if root else f"; data.root or the variable {ROOT_VARIABLE} can name a folder of corpora"
-    raise NotFoundError(f"no corpus '{path}': there is no {sought}{hint}")
+    raise NotFoundError(f"no corpus '{path}'{near}: there is no {sought}{hint}")
 
 
 def _aligned(config: CorpusConfig, src: Path, tgt: Path) -> Source:
