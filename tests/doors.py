@@ -50,9 +50,11 @@ class Door:
         """The one line on stderr with which the arguments are refused."""
         done = self(*arguments, code=2)
         assert done.out == b""
-        complaint = [line for line in done.err.splitlines() if not line.startswith("model: ")]
-        assert len(complaint) == 1
-        return complaint[0]
+        complaints = [line for line in done.err.splitlines() if line.startswith("error: ")]
+        assert len(complaints) == 1
+        assert "Traceback" not in done.err
+        assert done.err.splitlines()[-1] == complaints[0]
+        return complaints[0]
 
     def process(self, *arguments: str | bytes, **streams: Any) -> subprocess.CompletedProcess[bytes]:
         """Run it in a process of its own, for what only processes can show."""
