@@ -68,7 +68,7 @@ def main() -> None:
         print(
             f"padding           {1 - n_tokens / n_positions:10.1%} of both sides, at {args.max_tokens:,} tokens"
         )
-        print(print(f"loading           {n_tokens / seconds / 1e6:10.2f} million tokens/s"))
+        print(f"loading           {n_tokens / seconds / 1e6:10.2f} million tokens/s")
         print(f"on                {platform.processor() or platform.machine()}, {os.cpu_count()} cores")
 
 

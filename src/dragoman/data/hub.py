@@ -73,7 +73,7 @@ def load(path: str, name: str | None = None, offline: bool = False) -> "dict[str
         with _offline() if offline else contextlib.nullcontext():
             loaded = datasets.load_dataset(path, name)
     except Exception as error:  # the library raises a dozen kinds, most of them the user's to mend
-        reason = " ".join(str(error).split())[:500]
+        reason = " ".join(str(error.__cause__ or error).split())[:500]
         raise UserError(f"cannot load the corpus {path}{f' ({name})' if name else ''}: {reason}") from error
     return {ALIASES.get(split, split): rows for split, rows in loaded.items()}
 

@@ -171,11 +171,11 @@ def read_tsv(path: Path, columns: Columns, named: bool) -> Iterator[Rows]:
     """
 
     def pairs() -> Iterator[tuple[str, str]]:
-        rows: Iterator[list[str]] = (line.rstrip("\r").split("\t") for line in lines(path))
+        rows: Iterator[list[str]] = (line.split("\t") for line in lines(path))
         first = next(rows, None)
         if first is None:
             return
-        header = [name.strip("\ufeff ") for name in first]
+        header = [name.strip("\ufeff \r") for name in first]
         if columns.src in header and columns.tgt in header:
             src, tgt = header.index(columns.src), header.index(columns.tgt)
         elif named:
