@@ -135,7 +135,7 @@ def test_a_hub_that_never_answers_is_given_up_in_time(monkeypatch: pytest.Monkey
 
 
 def test_the_patience_with_the_hub_leaves_room_below_ten_seconds() -> None:
-    assert hub.PATIENCE <= 9
+    assert hub.PATIENCE <= 7  # importing `datasets` to look into its cache takes its time too
 
 
 def test_an_absent_hub_is_told_with_its_address_and_the_places_sought(

@@ -22,9 +22,8 @@ from dragoman.errors import UserError
 if TYPE_CHECKING:
     import datasets
 
-PATIENCE = (
-    8.0  # seconds for an answer of any kind; name resolution alone can take longer than a socket's timeout
-)
+# Seconds for an answer of any kind. Resolving a name can take longer than the timeout of a socket.
+PATIENCE = 6.0
 ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 
 
