@@ -42,7 +42,9 @@ def main() -> None:
     expect(len(losses) > 1 and losses[-1] < 0.9 * losses[0], f"the validation loss does not fall: {told}")
     report(f"validation loss {told}")
     log = (RUN / "train.log").read_text(encoding="utf-8")
-    expect("stopped by signal" in log and "going on" in log, f"train.log does not tell what happened: {log!r}")
+    expect(
+        "stopped by signal" in log and "going on" in log, f"train.log does not tell what happened: {log!r}"
+    )
     with ThreadPoolExecutor() as pool:  # three programs that mostly load libraries: side by side
         for done in [pool.submit(step) for step in (run_again, translate, evaluate)]:
             done.result()
