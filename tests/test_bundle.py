@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_bundle
 from safetensors import safe_open
 from safetensors.torch import save_file
+from tiny import make_bundle
 
 from dragoman import bundle as bundles
 from dragoman import durable, untrusted

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SENTENCES, make_bundle
 from doors import Door
 from safetensors.torch import save_file
+from tiny import SENTENCES, make_bundle
 
 from dragoman import bundle as bundles
 from dragoman.bundle import Bundle

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SENTENCES, make_bundle
 from doors import Door
+from tiny import SENTENCES, make_bundle
 
 from dragoman import bundle as bundles
 from dragoman.doors import Parser, Progress, add_search_options, count_lines, search_config

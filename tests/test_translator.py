@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SENTENCES, make_bundle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny import SENTENCES, make_bundle
 
 from dragoman.bundle import Bundle
 from dragoman.engine import translate_ids

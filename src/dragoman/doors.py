@@ -213,4 +213,5 @@ class Progress:
         seconds = time.monotonic() - self.begin
         wipe = "\r\x1b[K" if sys.stderr.isatty() else ""
         rate = self.done / seconds if seconds else 0.0
-        print(f"{wipe}{int(self.done):,} lines in {seconds:.1f} s ({rate:,.1f} lines/s)", file=sys.stderr)
+        lines = "line" if self.done == 1 else "lines"
+        print(f"{wipe}{int(self.done):,} {lines} in {seconds:.1f} s ({rate:,.1f} lines/s)", file=sys.stderr)
