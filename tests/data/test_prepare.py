@@ -318,8 +318,10 @@ def test_a_failed_preparation_leaves_nothing_that_looks_finished(
 ) -> None:
     corpus = CorpusConfig(path=str(write_tsv(tmp_path / "a.tsv", PAIRS)))
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "write_ids", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
-        with pytest.raises(OSError, match="disk full"):
+        patch.setattr(
+            prepare, "write_ids", lambda *args, **kwargs: (_ for _ in ()).throw(OSError("disk full"))
+        )
+        with pytest.raises(UserError, match="disk full"):
             prepared(corpus)
     assert not list((tmp_path / "cache").glob("ids-*"))
     assert prepared(corpus).train_size > 0

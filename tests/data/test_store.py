@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data.store import PairTable, Ragged, RaggedWriter, Texts, built
+from dragoman.data.store import PairTable, Ragged, RaggedWriter, Texts, once
+from dragoman.errors import UserError
 
 
 def write(stem: Path, texts: list[str]) -> None:
@@ -57,30 +59,52 @@ def test_a_table_of_pairs_is_a_sequence(tmp_path: Path) -> None:
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), built(tmp_path / "cache" / "texts") as folder:  # noqa: PT012
-        (folder / "half").touch()
+    folder = tmp_path / "cache" / "texts"
+
+    def fail(unfinished: Path) -> None:
+        (unfinished / "half").touch()
         raise RuntimeError
-    assert list((tmp_path / "cache").iterdir()) == []
-    with built(tmp_path / "cache" / "texts") as folder:
-        (folder / "whole").touch()
-        assert not (tmp_path / "cache" / "texts").exists()
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["texts"]
+
+    def succeed(unfinished: Path) -> None:
+        assert not folder.exists()
+        (unfinished / "whole").touch()
+
+    with pytest.raises(RuntimeError):
+        once(folder, fail)
+    (tmp_path / "cache" / ".texts.left").mkdir()  # as by a process that was killed
+    assert visible(tmp_path / "cache") == [".texts.left"]
+    assert not once(folder, succeed)
+    assert visible(tmp_path / "cache") == ["texts"]
+    assert once(folder, fail)  # it is there: nothing is done
 
 
-def _build(folder: Path, name: str, gate: object) -> None:
-    with built(folder) as unfinished:
-        (unfinished / "who").write_text(name)
-        gate.wait()  # type: ignore[attr-defined]
+def test_a_disk_that_refuses_is_told_with_the_place(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    with pytest.raises(UserError, match=r"cannot write .*cache.*data\.cache"):
+        once(tmp_path / "cache" / "texts", lambda unfinished: None)
 
 
-def test_two_processes_may_build_the_same_folder(tmp_path: Path) -> None:
+def _fill(folder: Path, name: str, log: Path) -> None:
+    def fill(unfinished: Path) -> None:
+        with log.open("a") as file:
+            file.write(name)
+        time.sleep(0.2)
+
+    once(folder, fill)
+
+
+def test_of_two_processes_that_want_the_same_folder_one_works(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
-    gate = context.Barrier(2)
-    both = [context.Process(target=_build, args=(tmp_path / "texts", name, gate)) for name in "ab"]
+    log = tmp_path / "log"
+    both = [context.Process(target=_fill, args=(tmp_path / "cache" / "texts", name, log)) for name in "ab"]
     for process in both:
         process.start()
     for process in both:
         process.join()
     assert [process.exitcode for process in both] == [0, 0]
-    assert (tmp_path / "texts" / "who").read_text() in "ab"
-    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+    assert len(log.read_text()) == 1
+
+
+def visible(folder: Path) -> list[str]:
+    """What lies in a folder, but for locks."""
+    return [path.name for path in folder.iterdir() if path.suffix != ".lock"]

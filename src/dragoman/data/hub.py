@@ -38,8 +38,7 @@ def endpoint() -> str:
 
 
 def unreachable(path: str) -> str | None:
-    """Why the hub cannot be asked for dataset `path`, in words; None when it answers. Takes 8 seconds at
-    most."""
+    """Why the hub cannot be asked for dataset `path`, in words; None when it answers. Takes PATIENCE at most."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return "HF_HUB_OFFLINE is set"
     answers: list[str | None] = []
@@ -48,9 +47,8 @@ def unreachable(path: str) -> str | None:
         try:
             urllib.request.urlopen(f"{endpoint()}/api/datasets/{path}", timeout=PATIENCE - 1).close()
             answers.append(None)
-        except (
-            urllib.error.HTTPError
-        ) as error:  # it answers; whether the dataset exists is load's to find out
+        except urllib.error.HTTPError as error:
+            # It answers. Whether there is such a dataset is for `load` to find out.
             answers.append(None if error.code < 500 else f"it answers with error {error.code}")
         except (OSError, ValueError) as error:
             answers.append(str(getattr(error, "reason", error)) or type(error).__name__)

@@ -1,5 +1,4 @@
-"""Everything that happens to a corpus once, before the first batch: found, cleaned, split, cut into pieces,
-stored.
+"""Everything that happens to a corpus once, before the first batch: find, clean, split, encode, store.
 
 Knows: the configuration of the data, the order of the steps, and where their results are kept. Each step's
 result lies in the cache in a folder named by a hash of all it depends on: texts-* (clean sentences),
@@ -20,20 +19,18 @@ from pathlib import Path
 
 import numpy as np
 
-from dragoman.data import hub
 from dragoman.data.cleaning import Cleaner, Report
 from dragoman.data.corpus import CorpusConfig
 from dragoman.data.encoding import id_type, sample, write_ids
-from dragoman.data.sources import NotFoundError, Source, find
-from dragoman.data.store import PairTable, Ragged, built, one_at_a_time
+from dragoman.data.sources import ON_HUB, NotFoundError, Source, find
+from dragoman.data.store import PairTable, Ragged, once, one_at_a_time
 from dragoman.data.texts import write_texts
 from dragoman.data.tokenizer import Tokenizer, TokenizerConfig
 from dragoman.errors import UserError, suggest
 
 FORMAT = 1  # of the folders in the cache; raised when the code that fills them changes what it writes
-DISK_FACTOR = (
-    3.5  # bytes written per byte of text: an Arrow copy by `datasets`, the clean texts, the ids, the offsets
-)
+# Bytes written per byte of text: an Arrow copy by `datasets`, the clean texts, the ids, the offsets of both.
+DISK_FACTOR = 3.5
 SCRIPTS = ("keep", "hans", "hant")
 LEAKS = ("pair", "sentence")
 
@@ -47,9 +44,7 @@ class DataConfig:
     corpora: list[CorpusConfig] = field(default_factory=list)
     root: str | None = None  # folder of local corpora; default: the environment variable DRAGOMAN_DATA
     script: str = "keep"  # Chinese characters: keep, or convert to hans (simplified) or hant (traditional)
-    leak: str = (
-        "pair"  # remove training pairs that share a pair, or even one sentence, with validation or test
-    )
+    leak: str = "pair"  # drop training pairs that share a pair, or even one sentence, with validation or test
     drop_copies: bool = True  # drop training pairs whose source equals their target
     max_length: int = 256  # pieces per side; longer training pairs are dropped
     max_ratio: float = 3.0  # longer side / shorter side, in pieces; 0 = no limit
@@ -75,8 +70,7 @@ class DataConfig:
             raise UserError(f"data.max_ratio is {self.max_ratio}; it must be at least 1, or 0 for no limit")
         if self.max_tokens <= self.max_length:
             raise UserError(
-                f"data.max_tokens is {self.max_tokens} and data.max_length {self.max_length}: a "
-                "sentence of that "
+                f"data.max_tokens is {self.max_tokens} and data.max_length {self.max_length}: a sentence of that "
                 "length and its <EOS> do not fit into a batch; raise the one or lower the other"
             )
 
@@ -96,10 +90,9 @@ class Prepared:
 
     def train_ids(self) -> tuple[Ragged, Ragged]:
         """The ids of the training pairs, source and target."""
-        src, tgt = self.src_tokenizer, self.tgt_tokenizer
-        return Ragged(self.ids / "train.src", id_type(len(src))), Ragged(
-            self.ids / "train.tgt", id_type(len(tgt))
-        )
+        sides = (("train.src", self.src_tokenizer), ("train.tgt", self.tgt_tokenizer))
+        src, tgt = (Ragged(self.ids / name, id_type(len(tokenizer))) for name, tokenizer in sides)
+        return src, tgt
 
     def index(self) -> np.ndarray:
         """(pairs per epoch,) row numbers of the ids, those of repeated corpora several times."""
@@ -158,7 +151,9 @@ def _find_all(config: DataConfig, recorded: dict[str, dict]) -> tuple[list[Sourc
     for corpus in config.corpora:
         before = recorded.get(_name(corpus), {})
         if corpus.optional and before.get("used") is False:
-            notes.append(f"This run was begun without {corpus.label} and goes on without it.")
+            notes.append(
+                f"This run was begun without {corpus.label} and goes on without it; a run of another name asks again."
+            )
             continue
         try:
             sources.append(_find(corpus, config, before.get("digest")))
@@ -178,7 +173,7 @@ def _find_all(config: DataConfig, recorded: dict[str, dict]) -> tuple[list[Sourc
 
 
 def _find(corpus: CorpusConfig, config: DataConfig, digest: str | None) -> Source:
-    if digest and hub.is_hub_name(corpus.path or "") and not Path(corpus.path or "").exists():
+    if digest and digest.startswith(ON_HUB):
         # The run knows what it took from the hub; while the cache holds it, nobody needs to be asked.
         again = lambda: find(corpus, config.src, config.tgt, config.root, refind=digest).open()  # noqa: E731
         return Source(config=corpus, digest=digest, n_bytes=0, open=again)
@@ -186,79 +181,72 @@ def _find(corpus: CorpusConfig, config: DataConfig, digest: str | None) -> Sourc
 
 
 def _texts(config: DataConfig, sources: list[Source], cache: Path) -> Path:
+    """The folder of the clean texts."""
     sizes = {"validation": config.validation_size, "test": config.test_size}
-    folder = cache / _key(
-        "texts",
-        [source.digest for source in sources],
-        config.src,
-        config.tgt,
-        config.script,
-        config.leak,
-        config.drop_copies,
-        sizes,
-    )
-    with one_at_a_time(folder):
-        if folder.exists():
-            say(f"Clean texts found in {folder}.")
-        else:
-            _write_texts(config, sources, folder, sizes)
+    how = [config.src, config.tgt, config.script, config.leak, config.drop_copies, sizes]
+    folder = cache / _key("texts", [source.digest for source in sources], *how)
+
+    def fill(unfinished: Path) -> None:
+        labels = ", ".join(source.config.label for source in sources)
+        need = DISK_FACTOR * sum(source.n_bytes for source in sources) / 1e6
+        free = shutil.disk_usage(cache).free / 1e6
+        say(
+            f"Preparing {labels}. This will take about {need:,.0f} MB of disk, under {cache} and in the cache of "
+            f"datasets; {free:,.0f} MB are free."
+        )
+        cleaner = Cleaner(
+            src=config.src,
+            tgt=config.tgt,
+            script=config.script,
+            drop_copies=config.drop_copies,
+            report=Report(),
+        )
+        write_texts(sources, unfinished, cleaner, config.leak, sizes)
+
+    if once(folder, fill):
+        say(f"Clean texts found in {folder}.")
     return folder
 
 
-def _write_texts(config: DataConfig, sources: list[Source], folder: Path, sizes: dict[str, int]) -> None:
-    cache = folder.parent
-    need = DISK_FACTOR * sum(source.n_bytes for source in sources)
-    free = shutil.disk_usage(cache).free
-    say(
-        f"Preparing {', '.join(source.config.label for source in sources)}: this will take about "
-        f"{need / 1e6:,.0f} MB of disk under {cache} and in the cache of datasets ({free / 1e6:,.0f} "
-        "MB are free)."
-    )
-    cleaner = Cleaner(
-        src=config.src, tgt=config.tgt, script=config.script, drop_copies=config.drop_copies, report=Report()
-    )
-    with built(folder) as unfinished:
-        write_texts(sources, unfinished, cleaner, config.leak, sizes)
-
-
 def _tokenizers(config: DataConfig, texts: Path, cache: Path) -> tuple[Tokenizer, Tokenizer]:
-    options = asdict(config.tokenizer)
+    """Of source and target; the same one twice for a joint vocabulary."""
+    wanted = config.tokenizer
+    options = asdict(wanted)
     del options["sampling"]  # a way of using the vocabulary, not part of it
     folder = cache / _key("tokenizer", (texts / "content").read_text(), options, config.src, config.tgt)
-    joint = config.tokenizer.vocabulary == "joint"
+    joint = wanted.vocabulary == "joint"
     sides = {"joint": ("src", "tgt")} if joint else {"src": ("src",), "tgt": ("tgt",)}
     languages = {"src": config.src, "tgt": config.tgt}
-    with one_at_a_time(folder):
-        if folder.exists():
-            say(f"Tokenizer found in {folder}.")
-        else:
-            with built(folder) as unfinished:
-                for name, its_sides in sides.items():
-                    say(
-                        f"Training the {name} tokenizer: {options['kind']}, {options['vocab_size']:,} pieces."
-                    )
-                    path, spoken = unfinished / f"{name}.model", [languages[side] for side in its_sides]
-                    Tokenizer.train(sample(texts, its_sides), config.tokenizer, path, spoken)
+
+    def fill(unfinished: Path) -> None:
+        for name, its in sides.items():
+            say(f"Training the {name} tokenizer: {wanted.kind}, {wanted.vocab_size:,} pieces.")
+            path = unfinished / f"{name}.model"
+            Tokenizer.train(sample(texts, its), wanted, path, [languages[side] for side in its])
+
+    if once(folder, fill):
+        say(f"Tokenizer found in {folder}.")
     loaded = {name: Tokenizer.load(folder / f"{name}.model") for name in sides}
     for name, tokenizer in loaded.items():
-        if len(tokenizer) < config.tokenizer.vocab_size:
+        if len(tokenizer) < wanted.vocab_size:
             say(
-                f"The {name} vocabulary shrank from {config.tokenizer.vocab_size:,} to "
-                f"{len(tokenizer):,} pieces: "
-                "the corpus is too small for more."
+                f"The {name} vocabulary shrank from {wanted.vocab_size:,} to {len(tokenizer):,} pieces: the corpus is "
+                "too small for more."
             )
     return (loaded["joint"], loaded["joint"]) if joint else (loaded["src"], loaded["tgt"])
 
 
 def _ids(config: DataConfig, texts: Path, src: Tokenizer, tgt: Tokenizer, cache: Path) -> Path:
+    """The folder of the encoded training pairs."""
     folder = cache / _key("ids", texts.name, src.sha256, tgt.sha256, config.max_length, config.max_ratio)
-    with one_at_a_time(folder):
-        if folder.exists():
-            say(f"Encoded corpus found in {folder}.")
-        else:
-            threads = os.cpu_count() or 1
-            with built(folder) as unfinished:
-                write_ids(texts, unfinished, src, tgt, config.max_length, config.max_ratio, threads)
+
+    def fill(unfinished: Path) -> None:
+        write_ids(
+            texts, unfinished, src, tgt, config.max_length, config.max_ratio, threads=os.cpu_count() or 1
+        )
+
+    if once(folder, fill):
+        say(f"Encoded corpus found in {folder}.")
     return folder
 
 

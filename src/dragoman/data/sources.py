@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 COPY = "copy"  # the made-up corpus: 20,000 rows of letters, the target a copy of the source
 COPY_ROWS = 20_000
 PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz", ".zip")
+ON_HUB = "hub-"  # begins the digests of what came from there
 ROOT_VARIABLE = "DRAGOMAN_DATA"
 
 
@@ -92,9 +93,7 @@ def _locate(path: str, root: str | None) -> Path:
     for place in places:
         if place.exists():
             return place
-    near = suggest(
-        path, os.listdir(Path(root).expanduser()) if root and Path(root).expanduser().is_dir() else ()
-    )
+    near = suggest(path, [corpus.name for corpus in Path(root).expanduser().glob("*")] if root else [])
     sought = " nor ".join(str(place.absolute()) for place in places)
     hint = "" if root else f"; data.root or the variable {ROOT_VARIABLE} can name a folder of corpora"
     raise NotFoundError(f"no corpus '{path}'{near}: there is no {sought}{hint}")
@@ -126,8 +125,7 @@ def _file(config: CorpusConfig, columns: Columns, path: Path) -> Source:
 
 
 def _folder(config: CorpusConfig, columns: Columns, folder: Path) -> Source:
-    """A folder laid out like a hub dataset. `datasets` is asked only when it is opened: the digest is of its
-    files."""
+    """A folder laid out like a hub dataset. `datasets` is asked only when it is opened; the digest is of files."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     if not files:
         raise UserError(f"the corpus folder {folder} is empty")
@@ -150,7 +148,7 @@ def _on_hub(config: CorpusConfig, columns: Columns, nowhere: UserError, refind: 
             raise NotFoundError(f"{error} ({nowhere})") from error
         message = f"the Hugging Face hub ({hub.endpoint()}) cannot be reached for {config.label}: {why}"
         raise NotFoundError(message if config.optional else f"{message} ({nowhere})") from error
-    digest = _digest(hub.digest(loaded), columns.src, columns.tgt)
+    digest = ON_HUB + _digest(hub.digest(loaded), columns.src, columns.tgt)
     if refind and refind != digest:
         raise UserError(
             f"{config.label} on the hub is no longer what this run was begun with; start a new run to use it"
@@ -165,8 +163,7 @@ def _splits(loaded: "dict[str, datasets.Dataset]", columns: Columns) -> dict[str
     }
     if not splits:
         raise UserError(
-            f"{columns.where} has the splits {', '.join(loaded)}; at least one of "
-            f"{', '.join(SPLITS)} is needed"
+            f"{columns.where} has the splits {', '.join(loaded)}; at least one of {', '.join(SPLITS)} is needed"
         )
     return splits
 

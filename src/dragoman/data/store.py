@@ -6,19 +6,19 @@ forget them again: a corpus costs disk, not memory.
 Refuses to know: what the rows mean, languages, tokenizers.
 """
 
-import contextlib
 import hashlib
 import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
 
 from dragoman.data.corpus import Pair
+from dragoman.errors import UserError
 
 
 class Ragged:
@@ -110,23 +110,28 @@ class PairTable(Sequence[Pair]):
         return Pair(self.src[row], self.tgt[row], tuple(self._references[row].split("\n")))
 
 
-@contextlib.contextmanager
-def built(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which appears as `folder` when the block ends well and not at all when it fails.
+def once(folder: Path, fill: Callable[[Path], None]) -> bool:
+    """Have `fill` write into a folder that appears as `folder` when it is done; True if it was there already.
 
-    It is built beside its place and renamed, so that a killed process leaves nothing that looks whole.
+    It is filled beside its place and renamed, so that neither a failure nor a kill leaves anything that looks whole;
+    a second process that wants the same folder waits and finds it. Raises `UserError` when the disk will not take it.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        yield unfinished
-        os.chmod(unfinished, 0o755)
-        with contextlib.suppress(
-            FileExistsError, OSError
-        ):  # another process was as quick: theirs is the same
-            os.replace(unfinished, folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        with one_at_a_time(folder):
+            if folder.exists():
+                return True
+            for left in folder.parent.glob(f".{folder.name}.*/"):  # by a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+            try:
+                fill(unfinished)
+                unfinished.chmod(0o755)
+                os.replace(unfinished, folder)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+            return False
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error}; data.cache can name another place") from error
 
 
 def one_at_a_time(path: Path) -> FileLock:

@@ -67,8 +67,7 @@ class SplitWriter:
 def write_texts(
     sources: list[Source], folder: Path, cleaner: Cleaner, leak: str, sizes: dict[str, int]
 ) -> None:
-    """Fill `folder` from `sources`. `sizes` says how large validation and test are cut where no corpus has
-    them.
+    """Fill `folder` from `sources`, cutting validation and test of `sizes` where no corpus has them.
 
     Raises `UserError` when nothing is left to train on.
     """
