@@ -11,7 +11,7 @@ import pytest
 import zstandard
 from corpora import PAIRS, translation, write_folder, write_tsv
 
-from dragoman.data.corpus import CorpusConfig
+from dragoman.data.corpus import MAX_CHARS, CorpusConfig
 from dragoman.data.readers import LINE_LIMIT, check_aligned, count_lines, drift_line, lines
 from dragoman.data.sources import find
 from dragoman.errors import UserError
@@ -177,3 +177,20 @@ def test_zst_without_zstandard_names_the_extra(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(UserError, match=r"pip install dragoman\[zst\]"):
         read(CorpusConfig(path=str(path)))
+
+
+def test_an_endless_line_of_json_is_one_row_too_long_and_not_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    endless = json.dumps({"zh": "好" * (LINE_LIMIT // 2), "en": "x"}, ensure_ascii=False)
+    path.write_text(f'{endless}\n{{"zh": "好", "en": "good"}}\n', encoding="utf-8")
+    first, second = read(CorpusConfig(path=str(path)))
+    assert len(first[0]) > MAX_CHARS
+    assert second == ("好", "good")
+
+
+def test_references_that_are_no_list_of_texts_are_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"zh": "好", "en": "good", "references": "good"}\n{"zh": "是", "en": "yes", "references": [1]}\n'
+    )
+    assert read(CorpusConfig(path=str(path))) == [("好", "good"), ("是", "yes")]

@@ -100,8 +100,8 @@ class CorpusConfig:
             raise UserError(f"data.corpora: repeat is {self.repeat} for {self.label}; it must be 1 or more")
         if self.split not in SPLITS:
             raise UserError(
-                f"data.corpora: split is '{self.split}' for {self.label}{suggest(self.split, SPLITS)}; "
-                f"choose from {', '.join(SPLITS)}"
+                f"data.corpora: split is '{self.split}' for {self.label}{suggest(self.split, SPLITS)}; choose from "
+                f"{', '.join(SPLITS)}"
             )
 
     @property

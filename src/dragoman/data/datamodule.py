@@ -147,8 +147,7 @@ class TranslationData(LightningDataModule):
         if state_dict["fingerprint"] != self.fingerprint:
             raise UserError(
                 f"the data has changed since the checkpoint in {self.run_dir} was written (fingerprint "
-                f"{state_dict['fingerprint'][:12]} then, {self.fingerprint[:12]} now); start a run "
-                "of another name"
+                f"{state_dict['fingerprint'][:12]} then, {self.fingerprint[:12]} now); start a run of another name"
             )
         self.consumed = state_dict["consumed"]
 

@@ -82,9 +82,8 @@ def write_ids(
     keep = np.concatenate(kept)
     if not keep.any():
         raise UserError(
-            f"no training pair has at most data.max_length={max_length} pieces per side and a length "
-            "ratio of at most "
-            f"data.max_ratio={max_ratio}; raise them"
+            f"no training pair has at most data.max_length={max_length} pieces per side and a length ratio of at "
+            f"most data.max_ratio={max_ratio}; raise them"
         )
     np.save(folder / "rows.npy", rows[keep])
     np.save(folder / "corpus.npy", corpus[keep])

@@ -230,8 +230,8 @@ def _tokenizers(config: DataConfig, texts: Path, cache: Path) -> tuple[Tokenizer
     for name, tokenizer in loaded.items():
         if len(tokenizer) < wanted.vocab_size:
             say(
-                f"The {name} vocabulary shrank from {wanted.vocab_size:,} to {len(tokenizer):,} pieces: the corpus is "
-                "too small for more."
+                f"The {name} vocabulary shrank from {wanted.vocab_size:,} to {len(tokenizer):,} pieces: the corpus "
+                "is too small for more."
             )
     return (loaded["joint"], loaded["joint"]) if joint else (loaded["src"], loaded["tgt"])
 

@@ -48,9 +48,8 @@ class Columns:
         """The error for a column that is not there."""
         names = list(present)
         return UserError(
-            f"{self.where} has no column '{wanted}'{suggest(wanted, names)}; its columns are "
-            f"{', '.join(names)}. "
-            "Set data.src and data.tgt, or src_column and tgt_column of the corpus"
+            f"{self.where} has no column '{wanted}'{suggest(wanted, names)}; its columns are {', '.join(names)}. Set "
+            "data.src and data.tgt, or src_column and tgt_column of the corpus"
         )
 
 
@@ -76,9 +75,8 @@ def format_of(path: Path) -> str:
     suffix = Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
     if suffix not in FORMATS:
         raise UserError(
-            f"{path} is of no known kind: a corpus in one file ends in {', '.join(FORMATS)} (and .gz "
-            "or .zst); "
-            "two aligned text files are named by src_path and tgt_path"
+            f"{path} is of no known kind: a corpus in one file ends in {', '.join(FORMATS)} (and .gz or .zst); two "
+            "aligned text files are named by src_path and tgt_path"
         )
     return suffix
 
@@ -134,8 +132,7 @@ def check_aligned(src: Path, tgt: Path) -> tuple[int, int]:
     if n_src != n_tgt:
         drift = drift_line(_lengths(src, n_src), _lengths(tgt, n_tgt))
         raise UserError(
-            f"{src} has {n_src} lines and {tgt} has {n_tgt}: they cannot be aligned. Judging by the "
-            "lengths of the "
+            f"{src} has {n_src} lines and {tgt} has {n_tgt}: they cannot be aligned. Judging by the lengths of the "
             f"lines they begin to drift near line {drift}; mend one of the files there"
         )
     return n_src, src_bytes + tgt_bytes
@@ -191,12 +188,11 @@ def read_tsv(path: Path, columns: Columns, named: bool) -> Iterator[Rows]:
 
 
 def read_jsonl(path: Path, columns: Columns) -> Iterator[Rows]:
-    """One JSON object per line: a `translation` object or flat keys, perhaps `references`; blank lines are
-    skipped."""
+    """One JSON object per line: a `translation` object or flat keys, perhaps `references`; blank lines are none."""
     found: list[tuple[str, str, list[str]]] = []
     any_references = False
     for number, line in enumerate(lines(path), 1):
-        if len(line) > 4 * MAX_CHARS + LINE_LIMIT // 2:  # cut short or absurd: kept as what it is, too long
+        if len(line) > LINE_LIMIT // 8:  # cut short, or absurd: given as what it is, too long a sentence
             found.append((line[: MAX_CHARS + 1], line[: MAX_CHARS + 1], []))
         elif line.strip("\ufeff\r "):
             row = _json_row(line, path, number)
@@ -204,7 +200,10 @@ def read_jsonl(path: Path, columns: Columns) -> Iterator[Rows]:
             for wanted in (columns.src, columns.tgt):
                 if wanted not in sides:
                     raise columns.missing(wanted, sides)
-            references = row.get("references") or []
+            listed = row.get("references")
+            references = (
+                [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
+            )
             any_references |= bool(references)
             found.append((str(sides[columns.src] or ""), str(sides[columns.tgt] or ""), references))
         if len(found) == CHUNK:
@@ -251,8 +250,7 @@ def count_rows(path: Path) -> int:
 
 
 def _parquet(path: Path) -> pq.ParquetFile:
-    """Parquet compresses inside; a file packed once more has to be unpacked in memory, since it is read from
-    its end."""
+    """Parquet compresses inside; a file packed once more is unpacked in memory, for it is read from its end."""
     packed = path.suffix in (".gz", ".zst")
     return pq.ParquetFile(pa.BufferReader(open_bytes(path).read()) if packed else path)
 
@@ -272,7 +270,8 @@ def columns_of(schema: pa.Schema, columns: Columns) -> Callable[[pa.Table], Rows
         kind = translation.field(wanted).type if wanted in fields else schema.field(wanted).type
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
             raise UserError(f"{columns.where}: column '{wanted}' holds {kind}, not text")
-    has_references = "references" in schema.names and pa.types.is_list(schema.field("references").type)
+    references_type = schema.field("references").type if "references" in schema.names else pa.null()
+    has_references = pa.types.is_list(references_type) and pa.types.is_string(references_type.value_type)
 
     def take(table: pa.Table) -> Rows:
         references = [row or [] for row in table["references"].to_pylist()] if has_references else None

@@ -44,9 +44,7 @@ class TokenizerConfig:
     kind: str = "bpe"  # bpe, unigram (ten times slower to train), char, word
     vocab_size: int = 8000  # per vocabulary; the 256 bytes and 4 special ids are part of it
     vocabulary: str = "joint"  # one for both languages, or one each
-    character_coverage: float = (
-        0.9995  # share of the characters that get a piece; the others are spelt in bytes
-    )
+    character_coverage: float = 0.9995  # share of characters that get a piece; the others are spelt in bytes
     sampling: float = 0.0  # subword regularisation: BPE-dropout's p, or unigram's alpha; 0 = off
 
     def __post_init__(self) -> None:
@@ -56,19 +54,16 @@ class TokenizerConfig:
         ):
             if value not in choices:
                 raise UserError(
-                    f"data.tokenizer.{key} is '{value}'{suggest(value, choices)}; choose from "
-                    f"{', '.join(choices)}"
+                    f"data.tokenizer.{key} is '{value}'{suggest(value, choices)}; choose from {', '.join(choices)}"
                 )
         if self.vocab_size < 300:
             raise UserError(
-                f"data.tokenizer.vocab_size is {self.vocab_size}; 256 bytes and 4 special ids are "
-                "always part of it, "
+                f"data.tokenizer.vocab_size is {self.vocab_size}; 256 bytes and 4 special ids are always part of it, "
                 "so it must be at least 300"
             )
         if not 0.9 <= self.character_coverage <= 1:
             raise UserError(
-                f"data.tokenizer.character_coverage is {self.character_coverage}; it must be between "
-                "0.9 and 1"
+                f"data.tokenizer.character_coverage is {self.character_coverage}; it must be between 0.9 and 1"
             )
         if not 0 <= self.sampling < 1:
             raise UserError(f"data.tokenizer.sampling is {self.sampling}; it must be at least 0 and below 1")
@@ -92,8 +87,7 @@ class Tokenizer:
         if ids != (PAD, UNK, BOS, EOS):
             raise UserError(
                 f"{path} numbers its special pieces (pad, unk, bos, eos) {ids}; Dragoman needs "
-                f"{(PAD, UNK, BOS, EOS)}. "
-                "Let Dragoman train the tokenizer itself"
+                f"{(PAD, UNK, BOS, EOS)}. Let Dragoman train the tokenizer itself"
             )
 
     @classmethod
@@ -190,10 +184,8 @@ def _in_plain_words(message: str, config: TokenizerConfig) -> UserError:
     if "required_chars" in message:
         needed = message.split(" vs ")[-1].split(".")[0]
         return UserError(
-            f"data.tokenizer.vocab_size is {config.vocab_size}, but the corpus has more characters "
-            "than that: raise "
-            f"it to {needed} or more, or lower data.tokenizer.character_coverage "
-            f"({config.character_coverage})"
+            f"data.tokenizer.vocab_size is {config.vocab_size}, but the corpus has more characters than that: raise "
+            f"it to {needed} or more, or lower data.tokenizer.character_coverage ({config.character_coverage})"
         )
     if "sentences_.empty" in message:
         return UserError(
