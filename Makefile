@@ -8,7 +8,7 @@ SHELL := bash
 
 PYTHON ?= python3
 VENV ?= .venv
-# An index of torch builds other than the default one, e.g. https://download.pytorch.org/whl/cpu (a much smaller download)
+# An index of torch builds other than the default one (pytorch.org names one for CPUs: a much smaller download)
 TORCH_INDEX ?=
 MAX_TIME ?= 00:00:10:00
 # Taken as it is, whatever characters it holds, and handed to the recipe through the environment.

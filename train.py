@@ -28,5 +28,5 @@ def main(composed: DictConfig) -> None:
 
 if __name__ == "__main__":
     with plain_errors():
-        check([argument for argument in sys.argv[1:] if not argument.startswith("-")])
+        check([argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")])
     main()

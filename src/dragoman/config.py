@@ -53,7 +53,10 @@ ConfigStore.instance().store(name="schema", node=Config)
 def to_config(composed: DictConfig) -> Config:
     """Hydra's answer -> the checked tree."""
     try:
-        config = OmegaConf.to_object(composed)
+        # Merged anew: `+key=value` adds keys to what Hydra composed, and the tree has no room for them.
+        config = OmegaConf.to_object(
+            OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.to_container(composed))
+        )
     except OmegaConfBaseException as error:
         raise UserError(_in_one_line(error)) from None
     assert isinstance(config, Config)
@@ -91,18 +94,27 @@ def _keys(node: object, prefix: str = "") -> list[str]:
 
 
 def _in_one_line(error: Exception) -> str:
-    cause = error.__cause__ or error
-    text = str(error) if "Could not override" not in str(error) else f"{error} {cause}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    message = " ".join(
-        line for line in lines if not line.startswith(("full_key:", "object_type=", "reference_type="))
+    """Hydra's and OmegaConf's messages, which run over many lines, as one that names the key."""
+    while error.__cause__ is not None and isinstance(
+        error.__cause__, HydraException | OmegaConfBaseException
+    ):
+        error = error.__cause__
+    text = str(error)
+    no_key = re.search(
+        r"Could not override '([\w.\[\]]+)'|Key '([\w.]+)' (?:is )?not in|Could not find '([\w.]+)'", text
     )
-    found = re.search(r"Could not override '([\w.\[\]]+)'", message)
     full_key = re.search(r"full_key: (\S+)", text)
-    if "not in struct" in message or "not in 'Config'" in message or "not in '" in message:
-        wrong = found.group(1) if found else (full_key.group(1) if full_key else "")
-        keys = _keys(OmegaConf.structured(Config))
-        return f"there is no setting '{wrong}'{suggest(wrong, keys)}; `python train.py --cfg job` prints them all"
-    if full_key and full_key.group(1) not in message:
-        message += f" (at {full_key.group(1)})"
-    return message
+    group = re.search(r"Could not find '(\w+)/([^']*)'", text)
+    if group:
+        kind, wrong = group.groups()
+        known = sorted(path.stem for path in (CONFIGS / kind).glob("*.yaml"))
+        return f"there is no {kind} '{wrong}'{suggest(wrong, known)}; there are {', '.join(known)}"
+    if no_key:
+        tree = OmegaConf.structured(Config)
+        wrong = full_key.group(1) if full_key else next(found for found in no_key.groups() if found)
+        return (
+            f"there is no setting '{wrong}'{suggest(wrong, [*tree, *_keys(tree)])}; "
+            "`python train.py --cfg job` prints them all"
+        )
+    first = text.splitlines()[0]
+    return f"{full_key.group(1)}: {first}" if full_key and full_key.group(1) not in first else first

@@ -4,18 +4,13 @@ A run is a folder. Running the same command again is always safe: an unfinished 
 finished one says so, a changed configuration is refused by naming what changed.
 """
 
-import dataclasses
 import json
 import logging
-import os
-import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import yaml
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -30,18 +25,12 @@ from dragoman.training.checkpoint import LAST, SNAPSHOTS, AtomicCheckpointIO, Ke
 from dragoman.training.machine import PRECISIONS, keep_freed_memory, precision_for
 from dragoman.training.module import TranslationModule
 from dragoman.training.quality import Quality
+from dragoman.training.run import already_done, flatten, open_run, plain, quiet, write_json
 
 if TYPE_CHECKING:
     from dragoman.config import Config
 
 log = logging.getLogger(__name__)
-
-# What may differ between two starts of one run: how long it goes on and what it tells, not what it computes.
-MAY_CHANGE = {
-    "trainer.max_steps", "trainer.max_time", "trainer.log_every", "trainer.validate_every", "trainer.samples",
-    "trainer.validation_pairs", "trainer.save_minutes", "trainer.keep_snapshots", "data.workers", "data.root",
-    "data.cache", "run_dir",
-}  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -94,9 +83,9 @@ def fit(config: "Config") -> Path:
     Raises UserError for what the user can mend, and Stopped when a signal ended the run early (it has saved itself).
     """
     run_dir = Path(config.run_dir)
-    metrics = _open_run(config, run_dir)
-    _quiet(run_dir)
-    done = _already_done(config, metrics)
+    metrics = open_run(config, run_dir)
+    quiet(run_dir)
+    done = already_done(config, metrics)
     if done:
         print(f"{run_dir} is finished ({done}); its bundle is {run_dir / 'bundle'}")
         return run_dir / "bundle"
@@ -109,7 +98,7 @@ def fit(config: "Config") -> Path:
             f"the data of {run_dir} has changed since the run began; choose another name (name=...) to train on it"
         )
     metrics |= {"data": data.fingerprint, "notes": list(data.notes)}
-    _write_json(run_dir / "metrics.json", metrics)
+    write_json(run_dir / "metrics.json", metrics)
     return _train(config, run_dir, data, metrics)
 
 
@@ -136,7 +125,7 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
 
     def write_metrics(news: dict[str, Any]) -> None:
         best = {"best": quality.best, "validations": quality.history, "train": module.measured}
-        _write_json(run_dir / "metrics.json", metrics | news | best)
+        write_json(run_dir / "metrics.json", metrics | news | best)
 
     def save_bundle(best: torch.nn.Module, record: dict[str, Any]) -> None:
         bundle.save(_bundle_of(config, data, best, record), run_dir / "bundle")
@@ -259,53 +248,6 @@ def _bundle_of(
     )
 
 
-def _open_run(config: "Config", run_dir: Path) -> dict[str, Any]:
-    """Make the run's folder, or recognise it; its metrics so far."""
-    saved = run_dir / "config.yaml"
-    if run_dir.exists() and not run_dir.is_dir():
-        raise UserError(f"{run_dir} is a file; a run needs a folder: choose another name (name=...)")
-    if saved.exists():
-        _refuse_changes(yaml.safe_load(saved.read_text(encoding="utf-8")), plain(config), run_dir)
-    elif run_dir.exists() and any(run_dir.iterdir()):
-        raise UserError(
-            f"{run_dir} is not empty and is not a run of ours (it has no config.yaml): choose another name (name=...)"
-        )
-    run_dir.mkdir(parents=True, exist_ok=True)
-    _write(saved, yaml.safe_dump(plain(config), allow_unicode=True, sort_keys=False))
-    metrics = run_dir / "metrics.json"
-    return json.loads(metrics.read_text(encoding="utf-8")) if metrics.exists() else {}
-
-
-def _refuse_changes(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> None:
-    before, now = flatten(old), flatten(new)
-    changed = [
-        f"{key} (was {before.get(key)}, now {now.get(key)})"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in MAY_CHANGE
-    ]
-    if changed:
-        raise UserError(
-            f"{run_dir} was begun with another configuration: {'; '.join(changed)}. Choose another name (name=...), "
-            "or give the old values to go on"
-        )
-
-
-def _already_done(config: "Config", metrics: dict[str, Any]) -> str | None:
-    """In words, if there is nothing left to do."""
-    reason, step, seconds = metrics.get("finished"), metrics.get("step", 0), metrics.get("seconds", 0.0)
-    if reason == "max_steps" and step >= config.trainer.max_steps:
-        return f"all {step} steps done; trainer.max_steps=N with a larger N goes on"
-    if (
-        reason == "max_time"
-        and config.trainer.max_seconds is not None
-        and seconds >= config.trainer.max_seconds
-    ):
-        return f"its {seconds / 60:.0f} minutes are used up at step {step}; a longer trainer.max_time goes on"
-    if reason == "early stopping":
-        return f"stopped early at step {step}: {config.training.patience} validations brought nothing better"
-    return None
-
-
 def _tell_start(
     config: "Config", data: TranslationData, model: Transformer, trainer: Trainer, start: str
 ) -> None:
@@ -318,44 +260,3 @@ def _tell_start(
         )
         print(line)
         log.info(line)
-
-
-def _quiet(run_dir: Path) -> None:
-    """Lightning's own chatter goes to nobody; what happens goes to train.log as well."""
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module=r"lightning\..*")
-    handler = logging.FileHandler(run_dir / "train.log", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-    package = logging.getLogger("dragoman")
-    package.setLevel(logging.INFO)
-    package.propagate = False
-    package.handlers = [handler]
-
-
-def plain(config: Any) -> dict[str, Any]:
-    """The configuration as plain dicts, lists and values."""
-    return dataclasses.asdict(config)
-
-
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """{"data": {"src": "zh"}} -> {"data.src": "zh"}; lists count as values."""
-    if not isinstance(tree, dict):
-        return {
-            prefix: tree if isinstance(tree, (int, float, str, bool)) or tree is None else json.dumps(tree)
-        }
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    _write(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

@@ -18,7 +18,7 @@ from dragoman.attention_map import attention_map
 from dragoman.data.datamodule import TranslationData
 from dragoman.engine import translate_ids
 from dragoman.model.transformer import Transformer
-from dragoman.picture import attention_figure
+from dragoman.picture import attention_figure, pixels
 from dragoman.search.search import SearchConfig
 from dragoman.special import BOS, EOS
 from dragoman.training.module import TranslationModule
@@ -74,6 +74,8 @@ class Quality(Callback):
                 metrics=("bleu", "chrf"),
             )
             record |= {name: round(score.score, 3) for name, score in scores.items()}
+            same = sum(h in gold for h, gold in zip(hypotheses, references, strict=True))
+            record["exact"] = round(100 * same / len(self.pairs), 2)  # percent that equal a reference
             record["signature"] = scores["bleu"].signature
         best = self.best
         self.is_best = best is None or self._merit(record) > self._merit(best)
@@ -99,7 +101,7 @@ class Quality(Callback):
         return [shares[i % world][i // world] for i in range(len(self.sources))]
 
     def _in_words(self, record: dict[str, Any], best: dict[str, Any] | None) -> str:
-        scores = "  ".join(f"{key} {record[key]:.2f}" for key in ("bleu", "chrf") if key in record)
+        scores = "  ".join(f"{key} {record[key]:.2f}" for key in ("bleu", "chrf", "exact") if key in record)
         line = f"step {record['step']}: validation loss {record['loss']:.3f}  {scores}"
         if best is None:
             return f"{line}  (first: kept)"
@@ -113,7 +115,7 @@ class Quality(Callback):
         step = record["step"]
         board.add_scalar("validation/loss", record["loss"], step)
         board.add_scalar("validation/perplexity", math.exp(min(50.0, record["loss"])), step)
-        for name in ("bleu", "chrf"):
+        for name in ("bleu", "chrf", "exact"):
             if name in record:
                 board.add_scalar(f"validation/{name}", record[name], step)
         rows = ["| source | reference | hypothesis now | before |", "|---|---|---|---|"]
@@ -142,14 +144,4 @@ class Quality(Callback):
             "</s>",
         ]  # row t is the query that produced piece t
         picture = attention_figure(weights.float().cpu().numpy(), rows, columns, title=f"step {step}")
-        board.add_image(f"attention/{i + 1}", _pixels(picture), step)
-
-
-def _pixels(png: bytes) -> torch.Tensor:
-    """PNG bytes -> (3, height, width) uint8."""
-    import io
-
-    import numpy as np
-    from PIL import Image
-
-    return torch.from_numpy(np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).copy()).permute(2, 0, 1)
+        board.add_image(f"attention/{i + 1}", pixels(picture), step, dataformats="HWC")
