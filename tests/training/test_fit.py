@@ -133,7 +133,7 @@ def test_a_run_learns_and_leaves_all_that_it_promises(config):
     longer = config(trainer={"max_steps": 60, "validate_every": 20, "samples": 2}, training={"average_last": 2})
     folder = fit(longer)
     run = Path(longer.run_dir)
-    for name in ("config.yaml", "metrics.json", "cleaning.json", "train.log", LAST, "bundle", "snapshots"):
+    for name in ("config.yaml", "metrics.json", "cleaning.json", "train.log", LAST, "bundle", "snapshots", "curve.png"):
         assert (run / name).exists(), name
     assert list((run / "tensorboard").glob("events.*"))
     metrics = json.loads((run / "metrics.json").read_text(encoding="utf-8"))

@@ -187,6 +187,7 @@ class Keeper(Callback):
         assert isinstance(pl_module, TranslationModule)
         if trainer.should_stop and not self.finished:
             self.finished = "early stopping"
+        self.quality.history[-1]["seconds"] = round(self.seconds)
         if trainer.is_global_zero:
             self._snapshot(pl_module.best_model, trainer.global_step)
             if self.quality.is_best:

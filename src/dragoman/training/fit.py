@@ -220,6 +220,7 @@ def _finish(
         scores = {f"hp/{key}": quality.best[key] for key in ("bleu", "chrf", "loss") if key in quality.best}
         trainer.logger.log_hyperparams(flatten(plain(config)), scores)  # type: ignore[union-attr]
         trainer.logger.save()  # type: ignore[union-attr]
+        (run_dir / "curve.png").write_bytes(quality.curve())
         quality.say(f"done; the best model is in {run_dir / 'bundle'} (step {quality.best['step']})")
 
 
@@ -238,6 +239,7 @@ def _bundle_of(
             "name": config.name,
             "validation": record,
             "data": {
+                "corpora": [corpus.label for corpus in config.data.corpora],
                 "fingerprint": data.fingerprint,
                 "train_pairs": data.train_size,
                 "notes": list(data.notes),

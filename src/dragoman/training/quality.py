@@ -18,7 +18,7 @@ from dragoman.attention_map import attention_map
 from dragoman.data.datamodule import TranslationData
 from dragoman.engine import translate_ids
 from dragoman.model.transformer import Transformer
-from dragoman.picture import attention_figure, pixels
+from dragoman.picture import attention_figure, curve_figure, pixels
 from dragoman.search.search import SearchConfig
 from dragoman.special import BOS, EOS
 from dragoman.training.module import TranslationModule
@@ -60,6 +60,13 @@ class Quality(Callback):
         """Larger is better; where the scores are equal, as in the beginning, the loss decides."""
         value = -math.inf if self.monitor == "loss" else record.get(self.monitor, -math.inf)
         return value, -record["loss"] if math.isfinite(record["loss"]) else -math.inf
+
+    def curve(self) -> bytes:
+        """The scores of all validations by step, as a PNG."""
+        steps = [record["step"] for record in self.history]
+        names = [name for name in ("bleu", "chrf") if all(name in record for record in self.history)] or ["loss"]
+        series = {name: (steps, [record[name] for record in self.history]) for name in names}
+        return curve_figure(series, "step", "validation", "")
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TranslationModule)
