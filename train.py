@@ -5,28 +5,36 @@ Every setting and its value: python train.py experiment=zh_en --cfg job
 
 import sys
 
-import hydra
-from omegaconf import DictConfig
-
-from dragoman.config import CONFIGS, check, to_config
-from dragoman.errors import plain_errors
-from dragoman.training.checkpoint import Stopped
-from dragoman.training.fit import fit
+from dragoman.doors import open_door
+from dragoman.experiments import CONFIGS, settings
 
 
-@hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
-def main(composed: DictConfig) -> None:
-    with plain_errors():
-        try:
-            fit(to_config(composed))
-        except Stopped as stopped:
-            print(
-                f"stopped and saved in {stopped.path}; the same command goes on from there", file=sys.stderr
-            )
-            sys.exit(128 + stopped.signum)
+def main() -> None:
+    given = settings(sys.argv[1:])  # first, because what comes now takes seconds to load
+    import hydra
+    from omegaconf import DictConfig
+
+    from dragoman.config import check, to_config
+    from dragoman.errors import plain_errors
+    from dragoman.training.checkpoint import Stopped
+    from dragoman.training.fit import fit
+
+    check(given)
+
+    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
+    def train(composed: DictConfig) -> None:
+        with plain_errors():  # here, or Hydra would print a traceback
+            try:
+                fit(to_config(composed))
+            except Stopped as stopped:
+                print(
+                    f"stopped and saved in {stopped.path}; the same command goes on from there",
+                    file=sys.stderr,
+                )
+                sys.exit(128 + stopped.signum)
+
+    train()
 
 
 if __name__ == "__main__":
-    with plain_errors():
-        check([argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")])
-    main()
+    open_door(main)

@@ -6,22 +6,20 @@ part checks itself. Nothing is ever instantiated from a file.
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dragoman.data.datamodule import DataConfig
 from dragoman.errors import UserError, suggest
+from dragoman.experiments import CONFIGS, choices
 from dragoman.model.transformer import ModelConfig
 from dragoman.search.search import SearchConfig
 from dragoman.training.fit import TrainerConfig
 from dragoman.training.module import TrainingConfig
-
-CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 @dataclass(kw_only=True)
@@ -40,6 +38,8 @@ class Config:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name):
             raise UserError(f"name={self.name}: use letters, digits, '_', '-' and '.' (it names a folder)")
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"seed={self.seed}: must be at least 0 and below 2**32")
         if self.model.tie == "all" and self.data.tokenizer.vocabulary != "joint":
             raise UserError(
                 "model.tie=all needs one vocabulary for both sides: set data.tokenizer.vocabulary=joint "
@@ -65,24 +65,15 @@ def to_config(composed: DictConfig) -> Config:
 
 def check(overrides: list[str]) -> None:
     """Compose once just to see whether it can be done, and say what is wrong in one line if not."""
-    unknown = _unknown_experiment(overrides)
-    if unknown:
-        raise UserError(unknown)
     try:
         with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
             composed = compose("train", overrides=overrides)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_in_one_line(error)) from None
+    except ValueError:  # Hydra's answer to model=null
+        group = next(word for word in overrides if word.endswith("=null")).removesuffix("=null")
+        raise UserError(f"there is no {group} 'null'; there are {', '.join(choices(group))}") from None
     to_config(composed)
-
-
-def _unknown_experiment(overrides: list[str]) -> str | None:
-    known = sorted(p.stem for p in (CONFIGS / "experiment").glob("*.yaml"))
-    for override in overrides:
-        key, _, value = override.partition("=")
-        if key.strip("+") == "experiment" and value not in known:
-            return f"there is no experiment '{value}'{suggest(value, known)}; there are {', '.join(known)}"
-    return None
 
 
 def _keys(node: object, prefix: str = "") -> list[str]:
@@ -105,9 +96,14 @@ def _in_one_line(error: Exception) -> str:
     )
     full_key = re.search(r"full_key: (\S+)", text)
     group = re.search(r"Could not find '(\w+)/([^']*)'", text)
+    twice = re.match(r"Multiple values for (\w+)", text)
+    if isinstance(error, OverrideParseException):
+        return f"cannot read '{error.override}': {text.splitlines()[0]}"
+    if twice:
+        return f"{twice.group(1)} has a value already: write {twice.group(1)}=... once, and without '+'"
     if group:
         kind, wrong = group.groups()
-        known = sorted(path.stem for path in (CONFIGS / kind).glob("*.yaml"))
+        known = choices(kind)
         return f"there is no {kind} '{wrong}'{suggest(wrong, known)}; there are {', '.join(known)}"
     if no_key:
         tree = OmegaConf.structured(Config)
