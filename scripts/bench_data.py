@@ -19,7 +19,7 @@ from dragoman.errors import plain_errors
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time how fast a corpus becomes batches.")
-    parser.add_argument("corpus", nargs="+", help="path of a corpus, as in data.corpora")
+    parser.add_argument("corpus", nargs="*", default=["data/phrasebook"], help="paths, as in data.corpora")
     parser.add_argument("--src", default="zh", help="language of the source (default: zh)")
     parser.add_argument("--tgt", default="en", help="language of the target (default: en)")
     parser.add_argument("--root", help="folder of local corpora (default: the variable DRAGOMAN_DATA)")

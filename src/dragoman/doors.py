@@ -171,12 +171,8 @@ def load_translator(
     from dragoman.translator import Translator, reads
 
     rest = iter(lines)
-    peeked = []
-    for line in itertools.islice(rest, _PEEKED):
-        peeked.append(line)
-        if any(character.isalpha() for character in line):
-            break
-    sample = peeked[-1] if peeked else ""
+    peeked = list(itertools.islice(rest, _PEEKED))
+    sample = "\n".join(peeked)  # not the first line alone: it may be an English title above a Chinese text
     folder = Path(model) if model else bundle.newest(runs, lambda language: reads(language, sample))
     translator = Translator.load(folder, device)
     if not model:

@@ -26,8 +26,8 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         fill(new)
         for directory, _, names in os.walk(new):
             for name in names:
-                _force_to_disk(Path(directory, name))
-            _force_to_disk(Path(directory))
+                force_to_disk(Path(directory, name))
+            force_to_disk(Path(directory))
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -35,7 +35,7 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         _remove(previous)
         folder.rename(previous)
     new.rename(folder)
-    _force_to_disk(folder.parent)
+    force_to_disk(folder.parent)
     _remove(previous)
 
 
@@ -54,7 +54,7 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _force_to_disk(path: Path) -> None:
+def force_to_disk(path: Path) -> None:
     """fsync, so that a power cut cannot leave a name without its content."""
     try:
         handle = os.open(path, os.O_RDONLY)

@@ -18,15 +18,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dragoman.errors import UserError
+from dragoman.languages import CHINESE, primary
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
 
-# ISO 639 codes -> sacrebleu's tokenizer; every other language is scored with 13a, as at WMT
+# language -> sacrebleu's tokenizer; every other language is scored with 13a, as at WMT
 _TOKENIZERS = {
-    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue", "lzh"), "zh"),
-    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
-    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+    **dict.fromkeys(CHINESE, "zh"),
+    "ja": "ja-mecab",
+    "ko": "ko-mecab",
 }
 METRICS = ("bleu", "chrf", "ter")
 
@@ -47,7 +48,7 @@ class Score:
 
 def tokenizer_for(tgt: str) -> str:
     """The name of sacrebleu's BLEU tokenizer for a target language such as 'zh', 'zh-Hant', 'en_GB'."""
-    return _TOKENIZERS.get(_primary(tgt), "13a")
+    return _TOKENIZERS.get(primary(tgt), "13a")
 
 
 def bleu(*, hypotheses: Sequence[str], references: References, tgt: str) -> Score:
@@ -123,10 +124,6 @@ def _metric(name: str, tgt: str) -> Metric:
     if name == "ter":
         return TER(normalized=_unspaced(tgt), asian_support=_unspaced(tgt))
     raise UserError(f"no metric called '{name}'; choose from {', '.join(METRICS)}")
-
-
-def _primary(language: str) -> str:
-    return language.replace("_", "-").partition("-")[0].lower()
 
 
 def _unspaced(tgt: str) -> bool:

@@ -32,6 +32,7 @@ from dragoman.data.corpus import clean_text
 from dragoman.data.sentences import split
 from dragoman.engine import translate_ids
 from dragoman.errors import UserError
+from dragoman.languages import is_chinese, is_unspaced, primary
 from dragoman.search import search as searching
 from dragoman.search.search import SearchConfig
 from dragoman.special import BOS, EOS, PAD
@@ -40,7 +41,6 @@ _WINDOW_LINES = 2_000
 _WINDOW_CHARS = 200_000
 _CHARS_PER_PIECE = 4  # more than any vocabulary's average: only bounds what is encoded in one go
 _LONGEST_SCORED = 4_096  # pieces; attention over more would need gigabytes
-_UNSPACED = ("zh", "ja", "lzh", "yue")  # languages that put no space between sentences
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class Translator:
         """What stands between two translated sentences when `space` stood between their sources."""
         if "\n" in space:  # paragraphs stay paragraphs
             return space
-        if self.bundle.tgt.partition("-")[0].partition("_")[0] in _UNSPACED:
+        if is_unspaced(self.bundle.tgt):
             return ""
         return space if space and not space.strip(" \t") else " "  # an ideographic space is Chinese too
 
@@ -276,13 +276,12 @@ def reads(language: str, text: str) -> bool:
             counts["other"] += 1
     if not any(counts.values()):
         return True
-    primary = language.replace("_", "-").partition("-")[0].lower()
     asian = counts["han"] + counts["kana"] + counts["hangul"]
-    if primary in ("zh", "zho", "cmn", "yue", "lzh"):
+    if is_chinese(language):
         return counts["han"] >= counts["other"] and counts["kana"] <= counts["han"] // 8
-    if primary in ("ja", "jpn"):
+    if primary(language) == "ja":
         return counts["han"] + counts["kana"] >= counts["other"]
-    if primary in ("ko", "kor"):
+    if primary(language) == "ko":
         return counts["hangul"] + counts["han"] >= counts["other"]
     return counts["other"] > asian
 

@@ -51,14 +51,14 @@ def run(logits, config: SearchConfig, sentences: list[int], max_length: int = 4)
 
 def log_p(logits, sentence, prefix):
     row = logits(sentence, prefix).clone()
-    row[list(NEVER)] = -math.inf
+    row[[*NEVER, EOS] if prefix == (BOS,) else list(NEVER)] = -math.inf
     return row.log_softmax(-1)
 
 
 def everything(logits, sentence: int, max_length: int, length_penalty: float) -> dict:
     """Score of every possible hypothesis."""
     scores = {}
-    for n in range(max_length + 1):
+    for n in range(1, max_length + 1):
         for words in itertools.product(WORDS, repeat=n):
             total = sum(float(log_p(logits, sentence, (BOS, *words[:i]))[w]) for i, w in enumerate(words))
             if n < max_length:
@@ -131,6 +131,17 @@ def test_special_ids_are_never_produced_and_lengths_are_kept(kind):
     for hypotheses in found:
         assert len(hypotheses[0].ids) == 5
         assert set(hypotheses[0].ids) <= set(WORDS)
+
+
+@pytest.mark.parametrize("kind", ["greedy", "beam", "sample"])
+def test_no_translation_is_empty(kind):
+    def logits(sentence, prefix):
+        row = torch.zeros(V)
+        row[EOS] = 50.0
+        return row
+
+    found = run(logits, SearchConfig(kind=kind, beam_size=2), [0, 1])
+    assert [len(hypotheses[0].ids) for hypotheses in found] == [1, 1]
 
 
 def test_n_best_is_sorted_and_distinct():

@@ -18,7 +18,7 @@ def test_loss_and_gradients_equal_torchs(smoothing, n):
     targets = torch.randint(0, 30, (n,))
     expected = F.cross_entropy(states @ weight.t(), targets, label_smoothing=smoothing, reduction="sum")
     expected_gradients = torch.autograd.grad(expected, (states, weight))
-    found, nll = projected_loss(states, weight, targets, smoothing=smoothing)
+    found, nll = projected_loss(states, weight, targets, label_smoothing=smoothing)
     gradients = torch.autograd.grad(found, (states, weight))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(nll, F.cross_entropy(states @ weight.t(), targets, reduction="sum"))
@@ -29,9 +29,9 @@ def test_loss_and_gradients_equal_torchs(smoothing, n):
 def test_the_chunk_size_does_not_matter(monkeypatch):
     torch.manual_seed(1)
     states, weight, targets = torch.randn(100, 8), torch.randn(20, 8), torch.randint(0, 20, (100,))
-    whole = projected_loss(states, weight, targets, smoothing=0.1)[0]
+    whole = projected_loss(states, weight, targets, label_smoothing=0.1)[0]
     monkeypatch.setitem(module.CHUNK, "cpu", 7)
-    torch.testing.assert_close(projected_loss(states, weight, targets, smoothing=0.1)[0], whole)
+    torch.testing.assert_close(projected_loss(states, weight, targets, label_smoothing=0.1)[0], whole)
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)

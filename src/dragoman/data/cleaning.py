@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from dragoman.data.corpus import MAX_CHARS, clean_text, defects
 from dragoman.data.readers import Rows
 from dragoman.errors import UserError
+from dragoman.languages import is_chinese, primary
 
 HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
-WITH_HAN = frozenset(("zh", "yue"))
 WITHOUT_HAN = frozenset(
     ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk")
 )
@@ -99,12 +99,12 @@ class Report:
 
 def converter(script: str, language: str) -> Callable[[str], str]:
     """Conversion of Chinese text to `script` (keep, hans, hant); text of other languages stays as it is."""
-    if script == "keep" or language not in WITH_HAN:
+    if script == "keep" or not is_chinese(language):
         return str
     try:
         from opencc import OpenCC
     except ImportError:
-        raise UserError(f"data.script={script} needs OpenCC: pip install dragoman[opencc]") from None
+        raise UserError(f"data.script={script} needs OpenCC: pip install -e '.[opencc]'") from None
     return OpenCC("t2s" if script == "hans" else "s2t").convert
 
 
@@ -179,6 +179,6 @@ class Cleaner:
 
 def _wrong_script(text: str, language: str) -> bool:
     """Chinese without a Chinese character, or one in a language that has none; others are not judged."""
-    if language in WITH_HAN:
+    if is_chinese(language):
         return HAN.search(text) is None
-    return language in WITHOUT_HAN and HAN.search(text) is not None
+    return primary(language) in WITHOUT_HAN and HAN.search(text) is not None

@@ -52,7 +52,8 @@ def unreachable(path: str) -> str | None:
             # It answers. Whether there is such a dataset is for `load` to find out.
             answers.append(None if error.code < 500 else f"it answers with error {error.code}")
         except (OSError, ValueError) as error:
-            answers.append(str(getattr(error, "reason", error)) or type(error).__name__)
+            reason = getattr(error, "reason", error)
+            answers.append(getattr(reason, "strerror", None) or str(reason) or type(error).__name__)
 
     thread, begin = threading.Thread(target=ask, daemon=True), time.monotonic()
     thread.start()
@@ -71,11 +72,23 @@ def load(path: str, name: str | None = None, offline: bool = False) -> "dict[str
 
     try:
         with _offline() if offline else contextlib.nullcontext():
+            if not offline and is_hub_name(path) and not Path(path).exists():
+                _tell_size(path, name)
             loaded = datasets.load_dataset(path, name)
     except Exception as error:  # the library raises a dozen kinds, most of them the user's to mend
         reason = " ".join(str(error.__cause__ or error).split())[:500]
         raise UserError(f"cannot load the corpus {path}{f' ({name})' if name else ''}: {reason}") from error
     return {ALIASES.get(split, split): rows for split, rows in loaded.items()}
+
+
+def _tell_size(path: str, name: str | None) -> None:
+    """What is about to be downloaded and written, as far as the hub knows, before it is."""
+    import datasets
+
+    builder = datasets.load_dataset_builder(path, name)
+    if not Path(builder.cache_dir).exists() and builder.info.download_size:
+        download, disk = (round((n or 0) / 1e6) for n in (builder.info.download_size, builder.info.dataset_size))
+        print(f"{path}: {download:,} MB to download, {disk:,} MB of disk in the cache of datasets when unpacked")
 
 
 @contextlib.contextmanager

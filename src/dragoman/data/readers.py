@@ -62,7 +62,7 @@ def open_bytes(path: Path) -> io.BufferedIOBase:
             try:
                 import zstandard
             except ImportError:
-                raise UserError(f"{path} needs zstandard to be read: pip install dragoman[zst]") from None
+                raise UserError(f"{path} needs zstandard to be read: pip install -e '.[zst]'") from None
             unpacked = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True)
             return io.BufferedReader(unpacked)
         return path.open("rb")

@@ -30,11 +30,11 @@ import sentencepiece
 
 from dragoman.data.corpus import MAX_CHARS
 from dragoman.errors import UserError, suggest
+from dragoman.languages import is_unspaced
 from dragoman.special import BOS, EOS, PAD, UNK
 
 KINDS = ("bpe", "unigram", "char", "word")
 VOCABULARIES = ("joint", "separate")
-UNSPACED = frozenset(("zh", "yue", "ja", "th", "lo", "km", "my", "bo"))  # languages written without spaces
 
 
 @dataclass(kw_only=True)
@@ -120,7 +120,7 @@ class Tokenizer:
                 split_digits=True,
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,  # clean_text has; and so a space typed is a space kept
-                add_dummy_prefix=not all(language in UNSPACED for language in languages),
+                add_dummy_prefix=not all(map(is_unspaced, languages)),
                 max_sentence_length=4 * MAX_CHARS
                 + 1,  # in bytes; the default skips long sentences without a word
                 pad_id=PAD,

@@ -34,7 +34,9 @@ def beam_search(
 
     while sentences:
         logits, cache = step(tokens, cache)
-        origin, chosen, gained, totals = _candidates(log_probabilities(logits).to(totals.device), totals)
+        origin, chosen, gained, totals = _candidates(
+            log_probabilities(logits, first=ids.size(2) == 0).to(totals.device), totals
+        )
         ids = torch.cat((ids.gather(1, origin[..., None].expand(-1, -1, ids.size(2))), chosen[..., None]), 2)
         gains = torch.cat(
             (gains.gather(1, origin[..., None].expand(-1, -1, gains.size(2))), gained[..., None]), 2

@@ -58,9 +58,10 @@ def _walk(
     found = [Hypothesis([], 0.0, []) for _ in max_lengths]
     rows = list(range(len(found)))  # which sentence each row of the shrinking batch is
     tokens = torch.full((len(rows), 1), BOS)
+    first = True
     while rows:
         logits, cache = step(tokens, cache)
-        log_p = log_probabilities(logits)
+        log_p, first = log_probabilities(logits, first=first), False
         chosen = choose(log_p, rows)  # (N,)
         gained = log_p.gather(1, chosen[:, None])[:, 0]
         going_on = []

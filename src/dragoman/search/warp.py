@@ -3,15 +3,18 @@
 import torch
 from torch import Tensor
 
-from dragoman.special import BOS, PAD, UNK
+from dragoman.special import BOS, EOS, PAD, UNK
 
 NEVER = (PAD, UNK, BOS)  # no translation contains these
 
 
-def log_probabilities(logits: Tensor) -> Tensor:
-    """fp32 log-softmax over what may be produced; the rest is -inf."""
+def log_probabilities(logits: Tensor, *, first: bool) -> Tensor:
+    """fp32 log-softmax over what may be produced; the rest is -inf.
+
+    The first piece cannot be EOS: no sentence translates to nothing.
+    """
     logits = logits.float()
-    logits[:, list(NEVER)] = float("-inf")
+    logits[:, [*NEVER, EOS] if first else list(NEVER)] = float("-inf")
     return logits.log_softmax(dim=-1)
 
 

@@ -21,6 +21,7 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save_file
 
+from dragoman import durable
 from dragoman.errors import UserError
 from dragoman.training.module import TranslationModule
 from dragoman.training.quality import Quality
@@ -47,14 +48,12 @@ class AtomicCheckpointIO(CheckpointIO):
             torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
-        if path.exists():
-            os.replace(path, path.with_name(path.name + ".previous"))
+        if path.exists():  # a second name for the old file: at no moment is there none under `path`
+            previous = path.with_name(path.name + ".previous")
+            previous.unlink(missing_ok=True)
+            os.link(path, previous)
         os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        durable.force_to_disk(path.parent)
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
@@ -79,6 +78,7 @@ def random_states() -> dict[str, Any]:
         "numpy": [kind, keys.tolist(), *rest],  # type: ignore[union-attr]
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "mps": [torch.mps.get_rng_state()] if torch.backends.mps.is_available() else [],
     }
 
 
@@ -90,6 +90,8 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
     torch.set_rng_state(states["torch"].cpu())
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
+    if states["mps"] and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(states["mps"][0].cpu())
 
 
 class Keeper(Callback):
@@ -117,7 +119,7 @@ class Keeper(Callback):
         self.started = self.saved = time.monotonic()
         self.finished: str | None = None
         self.signum: int | None = None
-        self._random: dict[str, Any] | None = None
+        self._states: list[dict[str, Any]] = []  # random states, one per process, as saved or loaded last
         self._handlers: dict[int, Any] = {}
 
     @property
@@ -128,10 +130,10 @@ class Keeper(Callback):
     # -- state ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "random": random_states(), "quality": self.quality.state()}
+        return {"seconds": self.seconds, "random": self._states, "quality": self.quality.state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.spent, self._random = state_dict["seconds"], state_dict["random"]
+        self.spent, self._states = state_dict["seconds"], state_dict["random"]
         self.quality.restore(state_dict["quality"])
 
     # -- signals ----------------------------------------------------------------------------------------------
@@ -141,8 +143,8 @@ class Keeper(Callback):
         for signum in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(ValueError):  # not the main thread: nobody can signal us there
                 self._handlers[signum] = signal.signal(signum, self._asked_to_stop)
-        if self._random is not None:  # last, so that nothing draws between here and the first batch
-            restore_random_states(self._random)
+        if self._states:  # last, so that nothing draws between here and the first batch
+            restore_random_states(self._states[trainer.global_rank])
 
     def _asked_to_stop(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:
@@ -167,18 +169,24 @@ class Keeper(Callback):
             return  # gradients are half gathered: not a moment to save or stop
         if trainer.should_stop:
             return
+        late, asked, due = self._decide(
+            trainer,
+            self.max_seconds is not None and self.seconds >= self.max_seconds,
+            self.signum is not None,
+            time.monotonic() - self.saved > self.save_seconds,
+        )
         if trainer.max_steps > 0 and trainer.global_step >= trainer.max_steps:
             self.finished = "max_steps"
-        elif self._decide(trainer, self.max_seconds is not None and self.seconds >= self.max_seconds):
+        elif late:
             self.finished = "max_time"
         if self.finished:
             trainer.should_stop = True  # Lightning validates once more, and `on_validation_end` saves
         elif (batch_idx + 1) % int(trainer.val_check_batch or 1) == 0:
             return  # a validation comes next and saves, with what it found
-        elif self._decide(trainer, self.signum is not None):
+        elif asked:
             self._save(trainer)
             raise Stopped(self.signum or signal.SIGTERM, self.run_dir / LAST)
-        elif self._decide(trainer, time.monotonic() - self.saved > self.save_seconds):
+        elif due:
             self._save(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -193,25 +201,30 @@ class Keeper(Callback):
             if self.quality.is_best:
                 self.save_bundle(pl_module.best_model, self.quality.history[-1])
         self._save(trainer)
-        if self._decide(trainer, self.signum is not None) and not self.finished:
+        (asked,) = self._decide(trainer, self.signum is not None)
+        if asked and not self.finished:
             raise Stopped(self.signum or signal.SIGTERM, self.run_dir / LAST)
 
-    def _decide(self, trainer: Trainer, yes: bool) -> bool:
+    def _decide(self, trainer: Trainer, *seen: bool) -> tuple[bool, ...]:
         """What the first process sees (its clock, its signals) holds for all of them."""
-        return yes if trainer.world_size == 1 else trainer.strategy.broadcast(yes)
+        return seen if trainer.world_size == 1 else trainer.strategy.broadcast(seen)
 
     def _save(self, trainer: Trainer) -> None:
+        self._states = [random_states()]
+        if trainer.world_size > 1:
+            self._states *= trainer.world_size
+            torch.distributed.all_gather_object(self._states, random_states())
         trainer.save_checkpoint(self.run_dir / LAST)
         self.saved = time.monotonic()
         if trainer.is_global_zero:
-            self.write_metrics(
-                {"step": trainer.global_step, "seconds": round(self.seconds, 1), "finished": self.finished}
-            )
+            self.write_metrics({"step": trainer.global_step, "seconds": round(self.seconds, 1)})
 
     def _snapshot(self, model: torch.nn.Module, step: int) -> None:
         """Bare weights for averaging, tied ones once; the oldest beyond `n_snapshots` goes."""
         folder = self.run_dir / SNAPSHOTS
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(dict(model.named_parameters()), folder / f"step-{step:09d}.safetensors")
+        path = folder / f"step-{step:09d}.safetensors"
+        save_file(dict(model.named_parameters()), path.with_suffix(".writing"))
+        os.replace(path.with_suffix(".writing"), path)
         for old in sorted(folder.glob("step-*.safetensors"))[: -self.n_snapshots]:
             old.unlink()

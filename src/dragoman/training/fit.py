@@ -4,8 +4,9 @@ A run is a folder. Running the same command again is always safe: an unfinished 
 finished one says so, a changed configuration is refused by naming what changed.
 """
 
-import json
+import dataclasses
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +19,22 @@ from safetensors.torch import load_file
 
 from dragoman import bundle
 from dragoman.data.datamodule import TranslationData
-from dragoman.errors import UserError
+from dragoman.errors import UserError, suggest
 from dragoman.model.transformer import Transformer
 from dragoman.training.callbacks import Curves, Progress
 from dragoman.training.checkpoint import LAST, SNAPSHOTS, AtomicCheckpointIO, Keeper, Stopped
-from dragoman.training.machine import PRECISIONS, keep_freed_memory, precision_for
+from dragoman.training.machine import (
+    ACCELERATORS,
+    LIGHTNING_PRECISION,
+    PRECISIONS,
+    STRATEGIES,
+    accelerator_for,
+    keep_freed_memory,
+    precision_for,
+)
 from dragoman.training.module import TranslationModule
 from dragoman.training.quality import Quality
-from dragoman.training.run import already_done, flatten, open_run, plain, quiet, write_json
+from dragoman.training.run import already_done, flatten, lock, open_run, plain, quiet, write_json
 
 if TYPE_CHECKING:
     from dragoman.config import Config
@@ -40,7 +49,7 @@ class TrainerConfig:
     accelerator: str = "auto"  # auto, cpu, gpu, mps
     devices: int = 1
     nodes: int = 1
-    strategy: str = "auto"
+    strategy: str = "auto"  # auto (ddp where there are several devices) or ddp
     precision: str = "auto"  # bf16 where the hardware has it, else 32; or 32, bf16, fp16
     compile: bool = False
     max_steps: int = 100_000
@@ -53,11 +62,22 @@ class TrainerConfig:
     keep_snapshots: int = 5
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise UserError(f"trainer.precision={self.precision}: choose one of {', '.join(PRECISIONS)}")
-        for key in ("devices", "nodes", "max_steps", "validate_every", "log_every", "keep_snapshots"):
+        for key, choices in (
+            ("accelerator", ACCELERATORS), ("strategy", STRATEGIES), ("precision", PRECISIONS),
+        ):  # fmt: skip
+            value = getattr(self, key)
+            if value not in choices:
+                raise UserError(
+                    f"trainer.{key}={value}: choose one of {', '.join(choices)}{suggest(value, choices)}"
+                )
+        for key in (
+            "devices", "nodes", "max_steps", "validate_every", "validation_pairs", "log_every", "keep_snapshots",
+        ):  # fmt: skip
             if getattr(self, key) < 1:
                 raise UserError(f"trainer.{key}={getattr(self, key)}: must be at least 1")
+        for key in ("samples", "save_minutes"):
+            if getattr(self, key) < 0:
+                raise UserError(f"trainer.{key}={getattr(self, key)}: must not be negative")
         self.max_seconds  # noqa: B018 (refuses what it cannot read)
 
     @property
@@ -83,12 +103,29 @@ def fit(config: "Config") -> Path:
     Raises UserError for what the user can mend, and Stopped when a signal ended the run early (it has saved itself).
     """
     run_dir = Path(config.run_dir)
+    config = _resolved(config)
+    with lock(run_dir):
+        return _fit(config, run_dir)
+
+
+def _resolved(config: "Config") -> "Config":
+    """The same with "auto" replaced by what it means here: a run that goes on elsewhere must compute alike."""
+    accelerator = accelerator_for(config.trainer.accelerator, config.trainer.devices)
+    precision = precision_for(config.trainer.precision, accelerator)
+    trainer = dataclasses.replace(config.trainer, accelerator=accelerator, precision=precision)
+    return dataclasses.replace(config, trainer=trainer)
+
+
+def _fit(config: "Config", run_dir: Path) -> Path:
     metrics = open_run(config, run_dir)
     quiet(run_dir)
     done = already_done(config, metrics)
     if done:
         print(f"{run_dir} is finished ({done}); its bundle is {run_dir / 'bundle'}")
         return run_dir / "bundle"
+    accelerator_for(
+        config.trainer.accelerator, config.trainer.devices
+    )  # refused before the corpus is prepared
     keep_freed_memory()
     seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
@@ -96,6 +133,11 @@ def fit(config: "Config") -> Path:
     if metrics.get("data", data.fingerprint) != data.fingerprint:
         raise UserError(
             f"the data of {run_dir} has changed since the run began; choose another name (name=...) to train on it"
+        )
+    if not len(data.val_dataloader()):
+        raise UserError(
+            "there are no validation pairs to choose the best model by: give a corpus with a validation split, "
+            "or set data.validation_size"
         )
     metrics |= {"data": data.fingerprint, "notes": list(data.notes)}
     write_json(run_dir / "metrics.json", metrics)
@@ -121,10 +163,16 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
         n_pairs=config.trainer.validation_pairs,
         n_samples=config.trainer.samples,
         say=say,
+        average=metrics.get("average"),
     )
 
     def write_metrics(news: dict[str, Any]) -> None:
-        best = {"best": quality.best, "validations": quality.history, "train": module.measured}
+        best = {
+            "best": quality.best,
+            "validations": quality.history,
+            "average": quality.average,
+            "train": module.measured,
+        }
         write_json(run_dir / "metrics.json", metrics | news | best)
 
     def save_bundle(best: torch.nn.Module, record: dict[str, Any]) -> None:
@@ -142,8 +190,8 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
     progress.keeper_seconds = lambda: keeper.seconds
     callbacks = [Curves(progress, log_every=config.trainer.log_every), progress, quality]
     if config.training.patience:
-        mode = "min" if config.training.monitor == "loss" else "max"
-        callbacks.append(EarlyStopping(config.training.monitor, patience=config.training.patience, mode=mode))
+        mode = "min" if quality.monitor == "loss" else "max"
+        callbacks.append(EarlyStopping(quality.monitor, patience=config.training.patience, mode=mode))
     trainer = _trainer(config, run_dir, [*callbacks, keeper], metrics.get("step", 0))
     checkpoint = run_dir / LAST
     resuming = checkpoint.exists()
@@ -156,27 +204,26 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
     except Stopped as stop:
         log.info("stopped by signal %d at step %d; saved", stop.signum, trainer.global_step)
         raise
-    _finish(config, run_dir, data, module, trainer, quality, write_metrics)
+    _finish(config, run_dir, data, module, trainer, keeper, write_metrics)
     return run_dir / "bundle"
 
 
 def _trainer(config: "Config", run_dir: Path, callbacks: list[Callback], step: int) -> Trainer:
     c = config.trainer
-    accelerator = c.accelerator
-    if accelerator == "auto":
-        accelerator = (
-            "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        )
     board = TensorBoardLogger(
-        str(run_dir), name="", version="tensorboard", purge_step=step + 1 if step else None
+        str(run_dir),
+        name="",
+        version="tensorboard",
+        default_hp_metric=False,
+        purge_step=step + 1 if step else None,
     )
     board.log_hyperparams(flatten(plain(config)))
     return Trainer(
-        accelerator=accelerator,
+        accelerator=c.accelerator,
         devices=c.devices,
         num_nodes=c.nodes,
         strategy=c.strategy,
-        precision=precision_for(c.precision, accelerator),  # type: ignore[arg-type]
+        precision=LIGHTNING_PRECISION[c.precision],  # type: ignore[arg-type]
         max_epochs=-1,  # the data is one endless epoch to Lightning; it counts its own
         max_steps=c.max_steps,
         accumulate_grad_batches=config.training.accumulate,
@@ -200,28 +247,29 @@ def _finish(
     data: TranslationData,
     module: TranslationModule,
     trainer: Trainer,
-    quality: Quality,
-    write_metrics: Any,
+    keeper: Keeper,
+    write_metrics: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Try the mean of the last snapshots, and say how it ended."""
-    k = config.training.average_last
-    if k and trainer.is_global_zero:
-        snapshots = sorted((run_dir / SNAPSHOTS).glob("step-*.safetensors"))[-k:]
-        module.best_model.load_state_dict(
-            bundle.average([load_file(path) for path in snapshots]), strict=False
-        )
+    """Try the mean of the last snapshots, and say how it ended. Killed in here, the next start comes back here."""
+    quality = keeper.quality
+    news = {"step": trainer.global_step, "seconds": round(keeper.seconds, 1)}
+    if config.training.average_last:
+        snapshots = sorted((run_dir / SNAPSHOTS).glob("*.safetensors"))[-config.training.average_last :]
+        mean = bundle.average(load_file(path) for path in snapshots)
+        module.best_model.load_state_dict(mean, strict=False)  # tied matrices have one name of several
         quality.say(f"the mean of the last {len(snapshots)} snapshots:")
         trainer.validate(module, datamodule=data, verbose=False)
-        if quality.is_best:
-            bundle.save(_bundle_of(config, data, module.best_model, quality.history[-1]), run_dir / "bundle")
-    if trainer.is_global_zero and quality.best is not None:
-        done = json.loads((run_dir / "metrics.json").read_text(encoding="utf-8"))
-        write_metrics({key: done[key] for key in ("step", "seconds", "finished") if key in done})
-        scores = {f"hp/{key}": quality.best[key] for key in ("bleu", "chrf", "loss") if key in quality.best}
-        trainer.logger.log_hyperparams(flatten(plain(config)), scores)  # type: ignore[union-attr]
-        trainer.logger.save()  # type: ignore[union-attr]
-        (run_dir / "curve.png").write_bytes(quality.curve())
-        quality.say(f"done; the best model is in {run_dir / 'bundle'} (step {quality.best['step']})")
+        quality.average = quality.history.pop() | {"snapshots": len(snapshots)}
+        if quality.is_best and trainer.is_global_zero:
+            bundle.save(_bundle_of(config, data, module.best_model, quality.average), run_dir / "bundle")
+    if not trainer.is_global_zero or quality.best is None:
+        return
+    scores = {f"hp/{key}": quality.best[key] for key in ("bleu", "chrf", "loss") if key in quality.best}
+    trainer.logger.log_hyperparams(flatten(plain(config)), scores)  # type: ignore[union-attr]
+    trainer.logger.save()  # type: ignore[union-attr]
+    (run_dir / "curve.png").write_bytes(quality.curve())
+    write_metrics(news | {"finished": keeper.finished or "max_steps"})
+    quality.say(f"done; the best model is in {run_dir / 'bundle'} (step {quality.best['step']})")
 
 
 def _bundle_of(

@@ -15,7 +15,13 @@ CHUNK_ELSEWHERE = 8192
 class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx, states: Tensor, weight: Tensor, targets: Tensor, smoothing: float, dtype: torch.dtype
+        ctx,
+        states: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        label_smoothing: float,
+        dtype: torch.dtype,
+        with_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         chunk = CHUNK.get(states.device.type, CHUNK_ELSEWHERE)
         vocab_size = weight.size(0)
@@ -31,10 +37,13 @@ class _ProjectedLoss(torch.autograd.Function):
             nll += surprise.sum()
             # smoothing spreads its mass evenly over the vocabulary: (1 - s) * -log p(y) + s * mean(-log p)
             loss += (
-                (1 - smoothing) * surprise + smoothing * (normaliser - logits.mean(-1, keepdim=True))
+                (1 - label_smoothing) * surprise
+                + label_smoothing * (normaliser - logits.mean(-1, keepdim=True))
             ).sum()
-            gradient = logits.sub_(normaliser).exp_().sub_(smoothing / vocab_size)  # d loss / d logits
-            gradient.scatter_add_(1, y, gradient.new_full(y.shape, smoothing - 1))
+            if not with_gradient:
+                continue
+            gradient = logits.sub_(normaliser).exp_().sub_(label_smoothing / vocab_size)  # d loss / d logits
+            gradient.scatter_add_(1, y, gradient.new_full(y.shape, label_smoothing - 1))
             gradient = gradient.to(dtype)
             torch.mm(gradient, cast_weight, out=states_gradient[start : start + chunk])
             weight_gradient += gradient.t() @ x
@@ -43,13 +52,13 @@ class _ProjectedLoss(torch.autograd.Function):
         return loss, nll
 
     @staticmethod
-    def backward(ctx, outer: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, outer: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
         states_gradient, weight_gradient = ctx.saved_tensors
-        return states_gradient * outer, weight_gradient * outer, None, None, None
+        return states_gradient * outer, weight_gradient * outer, None, None, None, None
 
 
 def projected_loss(
-    states: Tensor, weight: Tensor, targets: Tensor, *, smoothing: float = 0.0
+    states: Tensor, weight: Tensor, targets: Tensor, *, label_smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """states (n, D), weight (V, D), targets (n,) -> (smoothed loss, plain negative log-likelihood), both summed.
 
@@ -60,5 +69,10 @@ def projected_loss(
     bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
     with torch.autocast(device, enabled=False):
         return _ProjectedLoss.apply(
-            states.float(), weight, targets, smoothing, torch.bfloat16 if bf16 else torch.float32
+            states.float(),
+            weight,
+            targets,
+            label_smoothing,
+            torch.bfloat16 if bf16 else torch.float32,
+            torch.is_grad_enabled(),
         )

@@ -5,19 +5,37 @@ import sys
 
 import torch
 
-PRECISIONS = ("auto", "32", "bf16", "fp16")
+from dragoman.errors import UserError
+
+ACCELERATORS = ("auto", "cpu", "gpu", "mps")
+LIGHTNING_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+PRECISIONS = ("auto", *LIGHTNING_PRECISION)
+STRATEGIES = ("auto", "ddp")
 _KEEP = 64 * 2**20  # bytes that malloc may take from the system at a time
 
 
-def precision_for(wanted: str, accelerator: str) -> str:
-    """Lightning's name for `wanted`: "auto" is bf16-mixed where products in bf16 have units of their own, else fp32.
-
-    `accelerator` is "gpu", "mps" or "cpu".
-    """
+def accelerator_for(wanted: str, devices: int) -> str:
+    """What "auto" is here: "gpu", "mps" or "cpu". Raises UserError for more than there is."""
+    gpus, mps = torch.cuda.device_count(), int(torch.backends.mps.is_available())
     if wanted == "auto":
-        fast = torch.cuda.is_bf16_supported() if accelerator == "gpu" else cpu_has_bf16()
-        return "bf16-mixed" if fast and accelerator != "mps" else "32-true"
-    return {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}[wanted]
+        wanted = "gpu" if gpus else "mps" if mps else "cpu"
+    there_are = {"gpu": gpus, "mps": mps}.get(wanted, devices)  # a CPU can be divided among any number
+    if not there_are:
+        raise UserError(f"trainer.accelerator={wanted}: torch finds none here; use auto or cpu")
+    if devices > there_are:
+        raise UserError(
+            f"trainer.devices={devices}: torch finds {there_are} here (trainer.accelerator={wanted})"
+        )
+    return wanted
+
+
+def precision_for(wanted: str, accelerator: str) -> str:
+    """What "auto" is here: "bf16" where the hardware multiplies bf16, else "32"."""
+    if wanted != "auto":
+        return wanted
+    if accelerator == "gpu":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "32"
+    return "bf16" if accelerator == "cpu" and cpu_has_bf16() else "32"
 
 
 def cpu_has_bf16() -> bool:

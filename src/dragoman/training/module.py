@@ -103,10 +103,10 @@ class TranslationModule(LightningModule):
         return states[~batch.tgt_key_padding_mask]  # (tokens, D): padding has no loss
 
     def _loss(
-        self, batch: Batch, states: Tensor, model: Transformer, smoothing: float
+        self, batch: Batch, states: Tensor, model: Transformer, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
         targets = batch.tgt_out[~batch.tgt_key_padding_mask]
-        return projected_loss(states, model.projection.weight, targets, smoothing=smoothing)
+        return projected_loss(states, model.projection.weight, targets, label_smoothing=label_smoothing)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         loss, nll = self._loss(batch, self._states(batch), self.model, self.config.label_smoothing)
@@ -117,11 +117,11 @@ class TranslationModule(LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide by the tokens of the whole step, clip, set the learning rate."""
-        sums = torch.stack(
-            [torch.as_tensor(x, dtype=torch.float64) for x in (self.tokens, self.loss_sum, self.nll_sum)]
-        )
+        sums = torch.tensor(
+            [self.tokens, float(self.loss_sum), float(self.nll_sum)], dtype=torch.float64
+        )  # float64 on the CPU: mps has none
         if self.trainer.world_size > 1:
-            sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum")
+            sums = self.trainer.strategy.reduce(sums.float().to(self.device), reduce_op="sum")
         tokens, loss, nll = sums.tolist()
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         torch._foreach_mul_(gradients, self.config.accumulate * self.trainer.world_size / tokens)
@@ -161,11 +161,8 @@ class TranslationModule(LightningModule):
         self.validation_sums += torch.tensor([float(nll), batch.n_tokens])
 
     def validation_loss(self) -> float:
-        """Nats per target token, without smoothing, over all devices; its exponential is the perplexity."""
-        sums = self.validation_sums
-        if self.trainer.world_size > 1:
-            sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum")
-        nll, tokens = sums.tolist()
+        """Nats per target token, without smoothing; its exponential is the perplexity. Every device sees all pairs."""
+        nll, tokens = self.validation_sums.tolist()
         return nll / tokens if tokens else math.nan
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -176,4 +173,6 @@ class TranslationModule(LightningModule):
             (free if parameter.dim() < 2 or "embedding" in name else decayed).append(parameter)
         c = self.config
         groups = [{"params": decayed, "weight_decay": c.weight_decay}, {"params": free, "weight_decay": 0.0}]
-        return torch.optim.AdamW(groups, lr=c.lr, betas=(c.beta1, c.beta2), eps=1e-9, fused=True)
+        # A fused step unscales fp16 gradients itself, after they were clipped: too late.
+        fused = self.trainer.precision != "16-mixed"
+        return torch.optim.AdamW(groups, lr=c.lr, betas=(c.beta1, c.beta2), eps=1e-9, fused=fused)

@@ -9,12 +9,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.tensorboard import SummaryWriter
 
 from dragoman import metrics
 from dragoman.attention_map import attention_map
+from dragoman.data.corpus import clean_text
 from dragoman.data.datamodule import TranslationData
 from dragoman.engine import translate_ids
 from dragoman.model.transformer import Transformer
@@ -37,12 +39,19 @@ class Quality(Callback):
         n_pairs: int,
         n_samples: int,
         say: Callable[[str], None],
+        average: dict[str, Any] | None = None,
     ) -> None:
-        self.data, self.monitor, self.n_samples, self.say = data, monitor, n_samples, say
-        self.pairs = [data.validation[i] for i in range(min(n_pairs, len(data.validation)))]
+        self.data, self.n_samples, self.say = data, n_samples, say
+        n = min(n_pairs, len(data.validation))
+        chosen = np.random.default_rng(0).choice(
+            len(data.validation), n, replace=False
+        )  # of every corpus its share
+        self.pairs = [data.validation[i] for i in sorted(chosen.tolist())]
+        self.monitor = monitor if self.pairs else "loss"  # nothing is translated, so nothing else can be had
         self.sources = data.src_tokenizer.encode_batch([pair.src for pair in self.pairs])
         self.history: list[dict[str, Any]] = []
         self.before: list[str] = []  # the samples' translations at the last validation
+        self.average = average  # the record of averaged snapshots, which belong to no step
         self.is_best = False
 
     def state(self) -> dict[str, Any]:
@@ -54,7 +63,8 @@ class Quality(Callback):
     @property
     def best(self) -> dict[str, Any] | None:
         """The record of the best validation so far."""
-        return max(self.history, key=self._merit) if self.history else None
+        records = [*self.history, self.average] if self.average else self.history
+        return max(records, key=self._merit) if records else None
 
     def _merit(self, record: dict[str, Any]) -> tuple[float, float]:
         """Larger is better; where the scores are equal, as in the beginning, the loss decides."""
@@ -64,7 +74,9 @@ class Quality(Callback):
     def curve(self) -> bytes:
         """The scores of all validations by step, as a PNG."""
         steps = [record["step"] for record in self.history]
-        names = [name for name in ("bleu", "chrf") if all(name in record for record in self.history)] or ["loss"]
+        names = [name for name in ("bleu", "chrf") if all(name in record for record in self.history)] or [
+            "loss"
+        ]
         series = {name: (steps, [record[name] for record in self.history]) for name in names}
         return curve_figure(series, "step", "validation", "")
 
@@ -81,13 +93,13 @@ class Quality(Callback):
                 metrics=("bleu", "chrf"),
             )
             record |= {name: round(score.score, 3) for name, score in scores.items()}
-            same = sum(h in gold for h, gold in zip(hypotheses, references, strict=True))
+            same = sum(h in known for h, known in zip(hypotheses, references, strict=True))
             record["exact"] = round(100 * same / len(self.pairs), 2)  # percent that equal a reference
             record["signature"] = scores["bleu"].signature
         best = self.best
         self.is_best = best is None or self._merit(record) > self._merit(best)
         self.history.append(record)
-        pl_module.log(self.monitor, record.get(self.monitor, math.nan), rank_zero_only=True)
+        pl_module.log(self.monitor, record[self.monitor], logger=False)  # for early stopping
         if not trainer.is_global_zero:
             return
         self.say(self._in_words(record, best))
@@ -100,7 +112,7 @@ class Quality(Callback):
         rank, world = trainer.global_rank, trainer.world_size
         with torch.autocast(model.projection.weight.device.type, enabled=False):
             found = translate_ids(model, self.sources[rank::world], SearchConfig(kind="greedy"))
-        mine = [self.data.tgt_tokenizer.decode(hypotheses[0].ids) for hypotheses in found]
+        mine = [clean_text(self.data.tgt_tokenizer.decode(hypotheses[0].ids)) for hypotheses in found]
         if world == 1:
             return mine
         shares: list[list[str]] = [[] for _ in range(world)]

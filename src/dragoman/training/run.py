@@ -4,16 +4,20 @@ Running the same command again is always safe: this file decides what that means
 trees of values, and refuses to know what they configure.
 """
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from filelock import FileLock, Timeout
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from dragoman.errors import UserError
 
@@ -23,28 +27,53 @@ if TYPE_CHECKING:
 # What may differ between two starts of one run: how long it goes on and what it tells, not what it computes.
 MAY_CHANGE = {
     "trainer.max_steps", "trainer.max_time", "trainer.log_every", "trainer.validate_every", "trainer.samples",
-    "trainer.validation_pairs", "trainer.save_minutes", "trainer.keep_snapshots", "data.workers", "data.root",
-    "data.cache", "run_dir",
+    "trainer.save_minutes", "data.workers", "data.root", "data.cache", "run_dir",
 }  # fmt: skip
+
+
+def lock(run_dir: Path) -> contextlib.AbstractContextManager[object]:
+    """Held while training, by the first process of a run: two runs in one folder would spoil each other."""
+    if getattr(rank_zero_only, "rank", 0):
+        return contextlib.nullcontext()
+    if run_dir.exists() and not run_dir.is_dir():
+        raise UserError(f"{run_dir} is a file; a run needs a folder: choose another name (name=...)")
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    held = FileLock(run_dir.with_name(f".{run_dir.name}.lock"), blocking=False)
+    try:
+        held.acquire()
+    except Timeout:
+        raise UserError(
+            f"another process is training in {run_dir}: wait for it, or choose another name"
+        ) from None
+    return held
 
 
 def open_run(config: "Config", run_dir: Path) -> dict[str, Any]:
     """Make the run's folder, or recognise it; its metrics so far."""
-    saved = run_dir / "config.yaml"
-    if run_dir.exists() and not run_dir.is_dir():
-        raise UserError(f"{run_dir} is a file; a run needs a folder: choose another name (name=...)")
-    metrics = run_dir / "metrics.json"
-    if metrics.exists() and saved.exists():
-        _refuse_changes(yaml.safe_load(saved.read_text(encoding="utf-8")), plain(config), run_dir)
-    elif saved.exists():  # it never came to training, so there is nothing that a change could spoil
+    saved, metrics = run_dir / "config.yaml", run_dir / "metrics.json"
+    old = _read(saved, yaml.safe_load) if saved.exists() else None
+    if (
+        run_dir.exists()
+        and any(run_dir.iterdir())
+        and not (isinstance(old, dict) and old.keys() == plain(config).keys())
+    ):
+        raise UserError(f"{run_dir} is not empty and is not a run of ours: choose another name (name=...)")
+    if old is not None and (metrics.exists() or (run_dir / "last.ckpt").exists()):
+        _refuse_changes(old, plain(config), run_dir)
+    elif old is not None:  # it never came to training, so there is nothing that a change could spoil
         (run_dir / "data.json").unlink(missing_ok=True)
-    elif run_dir.exists() and any(run_dir.iterdir()):
-        raise UserError(
-            f"{run_dir} is not empty and is not a run of ours (it has no config.yaml): choose another name (name=...)"
-        )
     run_dir.mkdir(parents=True, exist_ok=True)
     _write(saved, yaml.safe_dump(plain(config), allow_unicode=True, sort_keys=False))
-    return json.loads(metrics.read_text(encoding="utf-8")) if metrics.exists() else {}
+    return _read(metrics, json.loads) if metrics.exists() else {}
+
+
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(
+            f"cannot read {path}: {str(error).splitlines()[0]}; restore it, or choose another name"
+        ) from None
 
 
 def _refuse_changes(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> None:
