@@ -1,5 +1,6 @@
 """What a person sees while it trains: a progress bar, and curves in TensorBoard."""
 
+import logging
 import math
 import sys
 import time
@@ -11,25 +12,43 @@ from tqdm import tqdm
 from dragoman.data.collate import Batch
 from dragoman.training.module import TranslationModule
 
+log = logging.getLogger(__name__)
+
 PLAIN_SECONDS = 30.0  # between two lines where there is no terminal to redraw
+
+
+class Clock:
+    """How long a run has trained, in seconds over all its starts."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0  # before this start
+        self.started = time.monotonic()
+
+    def start(self) -> None:
+        self.started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self.spent + time.monotonic() - self.started
 
 
 class Progress(Callback):
     """Loss, tokens/s and the time left, on stderr: a bar on a terminal, now and then a line elsewhere."""
 
-    def __init__(self, *, max_steps: int, max_seconds: float | None) -> None:
-        self.max_steps, self.max_seconds = max_steps, max_seconds
-        self.keeper_seconds = lambda: 0.0  # how long the run has trained; given by fit()
+    def __init__(self, clock: Clock, *, max_steps: int, max_seconds: float | None) -> None:
+        self.clock, self.max_steps, self.max_seconds = clock, max_steps, max_seconds
         self.bar: tqdm[Any] | None = None
         self.rate = 0.0
 
     def say(self, message: str) -> None:
-        """A line above the bar."""
+        """A line above the bar, and in train.log."""
+        log.info(message)
         tqdm.write(message, file=sys.stderr) if self.bar is not None else print(message, file=sys.stderr)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.clock.start()
         if trainer.is_global_zero:
-            self.first_step, self.first_seconds = trainer.global_step, self.keeper_seconds()
+            self.first_step, self.first_seconds = trainer.global_step, self.clock.seconds
             self.line_at = time.monotonic()
             self.bar = tqdm(
                 total=1000,
@@ -44,7 +63,7 @@ class Progress(Callback):
         assert isinstance(pl_module, TranslationModule)
         if self.bar is None or not pl_module.measured:
             return
-        step, seconds = trainer.global_step, self.keeper_seconds()
+        step, seconds = trainer.global_step, self.clock.seconds
         pace = (seconds - self.first_seconds) / max(
             1, step - self.first_step
         )  # seconds a step, validations included

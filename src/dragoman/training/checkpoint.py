@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 
 from dragoman import durable
 from dragoman.errors import UserError
+from dragoman.training.callbacks import Clock
 from dragoman.training.module import TranslationModule
 from dragoman.training.quality import Quality
 
@@ -105,6 +106,7 @@ class Keeper(Callback):
         self,
         run_dir: Path,
         quality: Quality,
+        clock: Clock,
         *,
         max_seconds: float | None,
         save_minutes: float,
@@ -112,34 +114,28 @@ class Keeper(Callback):
         save_bundle: Callable[[torch.nn.Module, dict[str, Any]], None],
         write_metrics: Callable[[dict[str, Any]], None],
     ) -> None:
-        self.run_dir, self.quality = run_dir, quality
+        self.run_dir, self.quality, self.clock = run_dir, quality, clock
         self.max_seconds, self.save_seconds, self.n_snapshots = max_seconds, 60 * save_minutes, n_snapshots
         self.save_bundle, self.write_metrics = save_bundle, write_metrics
-        self.spent = 0.0  # seconds of training before this start
-        self.started = self.saved = time.monotonic()
+        self.saved = time.monotonic()
         self.finished: str | None = None
         self.signum: int | None = None
         self._states: list[dict[str, Any]] = []  # random states, one per process, as saved or loaded last
         self._handlers: dict[int, Any] = {}
 
-    @property
-    def seconds(self) -> float:
-        """How long this run has trained, over all its starts."""
-        return self.spent + time.monotonic() - self.started
-
     # -- state ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "random": self._states, "quality": self.quality.state()}
+        return {"seconds": self.clock.seconds, "random": self._states, "quality": self.quality.state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.spent, self._states = state_dict["seconds"], state_dict["random"]
+        self.clock.spent, self._states = state_dict["seconds"], state_dict["random"]
         self.quality.restore(state_dict["quality"])
 
     # -- signals ----------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.started = self.saved = time.monotonic()
+        self.saved = time.monotonic()
         for signum in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(ValueError):  # not the main thread: nobody can signal us there
                 self._handlers[signum] = signal.signal(signum, self._asked_to_stop)
@@ -171,7 +167,7 @@ class Keeper(Callback):
             return
         late, asked, due = self._decide(
             trainer,
-            self.max_seconds is not None and self.seconds >= self.max_seconds,
+            self.max_seconds is not None and self.clock.seconds >= self.max_seconds,
             self.signum is not None,
             time.monotonic() - self.saved > self.save_seconds,
         )
@@ -195,7 +191,7 @@ class Keeper(Callback):
         assert isinstance(pl_module, TranslationModule)
         if trainer.should_stop and not self.finished:
             self.finished = "early stopping"
-        self.quality.history[-1]["seconds"] = round(self.seconds)
+        self.quality.history[-1]["seconds"] = round(self.clock.seconds)
         if trainer.is_global_zero:
             self._snapshot(pl_module.best_model, trainer.global_step)
             if self.quality.is_best:
@@ -217,7 +213,7 @@ class Keeper(Callback):
         trainer.save_checkpoint(self.run_dir / LAST)
         self.saved = time.monotonic()
         if trainer.is_global_zero:
-            self.write_metrics({"step": trainer.global_step, "seconds": round(self.seconds, 1)})
+            self.write_metrics({"step": trainer.global_step, "seconds": round(self.clock.seconds, 1)})
 
     def _snapshot(self, model: torch.nn.Module, step: int) -> None:
         """Bare weights for averaging, tied ones once; the oldest beyond `n_snapshots` goes."""

@@ -21,7 +21,7 @@ from dragoman import bundle
 from dragoman.data.datamodule import TranslationData
 from dragoman.errors import UserError, suggest
 from dragoman.model.transformer import Transformer
-from dragoman.training.callbacks import Curves, Progress
+from dragoman.training.callbacks import Clock, Curves, Progress
 from dragoman.training.checkpoint import LAST, SNAPSHOTS, AtomicCheckpointIO, Keeper, Stopped
 from dragoman.training.machine import (
     ACCELERATORS,
@@ -151,18 +151,14 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
     module = TranslationModule(
         model, config.training, max_steps=config.trainer.max_steps, compile=config.trainer.compile
     )
-    progress = Progress(max_steps=config.trainer.max_steps, max_seconds=config.trainer.max_seconds)
-
-    def say(line: str) -> None:
-        progress.say(line)
-        log.info(line)
-
+    clock = Clock()
+    progress = Progress(clock, max_steps=config.trainer.max_steps, max_seconds=config.trainer.max_seconds)
     quality = Quality(
         data,
         monitor=config.training.monitor,
         n_pairs=config.trainer.validation_pairs,
         n_samples=config.trainer.samples,
-        say=say,
+        say=progress.say,
         average=metrics.get("average"),
     )
 
@@ -181,13 +177,13 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
     keeper = Keeper(
         run_dir,
         quality,
+        clock,
         max_seconds=config.trainer.max_seconds,
         save_minutes=config.trainer.save_minutes,
         n_snapshots=config.trainer.keep_snapshots,
         save_bundle=save_bundle,
         write_metrics=write_metrics,
     )
-    progress.keeper_seconds = lambda: keeper.seconds
     callbacks = [Curves(progress, log_every=config.trainer.log_every), progress, quality]
     if config.training.patience:
         mode = "min" if quality.monitor == "loss" else "max"
@@ -252,7 +248,7 @@ def _finish(
 ) -> None:
     """Try the mean of the last snapshots, and say how it ended. Killed in here, the next start comes back here."""
     quality = keeper.quality
-    news = {"step": trainer.global_step, "seconds": round(keeper.seconds, 1)}
+    news = {"step": trainer.global_step, "seconds": round(keeper.clock.seconds, 1)}
     if config.training.average_last:
         snapshots = sorted((run_dir / SNAPSHOTS).glob("*.safetensors"))[-config.training.average_last :]
         mean = bundle.average(load_file(path) for path in snapshots)
