@@ -208,7 +208,7 @@ def test_gathering_gradients_over_uneven_batches_equals_one_large_batch(config):
     whole, parts = [collate(rows, rows)], [collate(rows[:1], rows[:1]), collate(rows[1:], rows[1:])]
 
     class Trainer:
-        world_size, global_step = 1, 0
+        world_size, global_step, precision = 1, 0, "32-true"
         datamodule = type("Data", (), {"consumed": 0})()
 
     def gradients(batches: list) -> list:
