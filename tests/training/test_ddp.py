@@ -200,7 +200,7 @@ def test_the_door_trains_on_two_devices_and_goes_on_as_if_it_had_not_stopped(tmp
             [
                 sys.executable, str(ROOT / "train.py"), f"name={name}", f"data.corpora=[{{path: {PHRASES}}}]",
                 "data.tokenizer.vocab_size=1200", "data.validation_size=20", "data.test_size=20",
-                "data.max_tokens=300", "data.max_length=60", "data.tokenizer.sampling=0.2",
+                "data.max_tokens=300", "data.max_length=60",
                 "model=tiny", "model.dropout=0.2", "training.warmup_steps=4", "training.average_last=2",
                 "training.patience=9", "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2",
                 "trainer.precision='32'", f"trainer.max_steps={max_steps}", "trainer.validate_every=3",
