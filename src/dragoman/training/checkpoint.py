@@ -141,6 +141,8 @@ class Keeper(Callback):
                 self._handlers[signum] = signal.signal(signum, self._asked_to_stop)
         if self._states:  # last, so that nothing draws between here and the first batch
             restore_random_states(self._states[trainer.global_rank])
+        elif trainer.global_rank:  # all began with one seed; from here on each drops out its own units
+            torch.manual_seed(torch.initial_seed() + trainer.global_rank)
 
     def _asked_to_stop(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:

@@ -123,9 +123,6 @@ def _fit(config: "Config", run_dir: Path) -> Path:
     if done:
         print(f"{run_dir} is finished ({done}); its bundle is {run_dir / 'bundle'}")
         return run_dir / "bundle"
-    accelerator_for(
-        config.trainer.accelerator, config.trainer.devices
-    )  # refused before the corpus is prepared
     keep_freed_memory()
     seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
@@ -253,7 +250,8 @@ def _finish(
         snapshots = sorted((run_dir / SNAPSHOTS).glob("*.safetensors"))[-config.training.average_last :]
         mean = bundle.average(load_file(path) for path in snapshots)
         module.best_model.load_state_dict(mean, strict=False)  # tied matrices have one name of several
-        quality.say(f"the mean of the last {len(snapshots)} snapshots:")
+        if trainer.is_global_zero:
+            quality.say(f"the mean of the last {len(snapshots)} snapshots:")
         trainer.validate(module, datamodule=data, verbose=False)
         quality.average = quality.history.pop() | {"snapshots": len(snapshots)}
         if quality.is_best and trainer.is_global_zero:
