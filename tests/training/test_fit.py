@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dragoman import bundle
 from dragoman.config import Config
@@ -21,6 +22,7 @@ from dragoman.training import fit as room
 from dragoman.training.checkpoint import LAST, Stopped
 from dragoman.training.fit import TrainerConfig, fit
 from dragoman.training.module import TrainingConfig
+from dragoman.training.run import lock
 
 PHRASES = Path(__file__).parents[2] / "data" / "phrasebook" / "handwritten" / "people.tsv"
 
@@ -135,13 +137,31 @@ def test_a_run_learns_and_leaves_all_that_it_promises(config):
     run = Path(longer.run_dir)
     for name in ("config.yaml", "metrics.json", "cleaning.json", "train.log", LAST, "bundle", "snapshots", "curve.png"):
         assert (run / name).exists(), name
-    assert list((run / "tensorboard").glob("events.*"))
+    board = EventAccumulator(str(run / "tensorboard")).Reload().Tags()
+    curves = ("loss", "perplexity", "learning_rate", "gradient_norm", "tokens_per_second", "padding_share")
+    assert {f"train/{name}" for name in curves} <= set(board["scalars"])
+    assert {f"validation/{name}" for name in ("loss", "perplexity", "bleu", "chrf")} <= set(board["scalars"])
+    assert "samples/text_summary" in board["tensors"]
+    assert "attention/1" in board["images"]
     metrics = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["finished"] == "max_steps"
     losses = [record["loss"] for record in metrics["validations"]]
     assert losses[-1] < losses[0]
     assert metrics["best"]["signature"].startswith("nrefs:")
     assert bundle.load(folder).meta["name"] == "run"
+
+
+def test_the_resumed_board_has_no_step_twice(config):
+    fit(config(trainer={"max_steps": 4}))
+    fit(config())
+    board = EventAccumulator(str(Path(config().run_dir) / "tensorboard")).Reload()
+    steps = [event.step for event in board.Scalars("train/loss")]
+    assert steps == sorted(set(steps)) == list(range(2, 13, 2))
+
+
+def test_two_processes_do_not_train_in_one_folder(config):
+    with lock(Path(config().run_dir)), pytest.raises(UserError, match="another process is training"):
+        fit(config())
 
 
 def test_a_finished_run_says_so_and_does_nothing(config, capsys):
