@@ -132,10 +132,21 @@ def test_worker_processes_change_nothing(config):
 
 
 def test_a_run_learns_and_leaves_all_that_it_promises(config):
-    longer = config(trainer={"max_steps": 60, "validate_every": 20, "samples": 2}, training={"average_last": 2})
+    longer = config(
+        trainer={"max_steps": 60, "validate_every": 20, "samples": 2}, training={"average_last": 2}
+    )
     folder = fit(longer)
     run = Path(longer.run_dir)
-    for name in ("config.yaml", "metrics.json", "cleaning.json", "train.log", LAST, "bundle", "snapshots", "curve.png"):
+    for name in (
+        "config.yaml",
+        "metrics.json",
+        "cleaning.json",
+        "train.log",
+        LAST,
+        "bundle",
+        "snapshots",
+        "curve.png",
+    ):
         assert (run / name).exists(), name
     board = EventAccumulator(str(run / "tensorboard")).Reload().Tags()
     curves = ("loss", "perplexity", "learning_rate", "gradient_norm", "tokens_per_second", "padding_share")

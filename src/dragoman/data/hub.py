@@ -87,8 +87,12 @@ def _tell_size(path: str, name: str | None) -> None:
 
     builder = datasets.load_dataset_builder(path, name)
     if not Path(builder.cache_dir).exists() and builder.info.download_size:
-        download, disk = (round((n or 0) / 1e6) for n in (builder.info.download_size, builder.info.dataset_size))
-        print(f"{path}: {download:,} MB to download, {disk:,} MB of disk in the cache of datasets when unpacked")
+        download, disk = (
+            round((n or 0) / 1e6) for n in (builder.info.download_size, builder.info.dataset_size)
+        )
+        print(
+            f"{path}: {download:,} MB to download, {disk:,} MB of disk in the cache of datasets when unpacked"
+        )
 
 
 @contextlib.contextmanager

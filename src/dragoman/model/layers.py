@@ -39,7 +39,9 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
+        hidden = (
+            self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
+        )
         return self.down(self.dropout(hidden))
 
 
