@@ -50,7 +50,7 @@ test-all: $(STAMP)  ## run every test
 
 check: $(STAMP)  ## lint and check types
 	$(PY) -m ruff check .
-	$(PY) -m ruff format --check --quiet .
+	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
 smoke: $(STAMP)  ## train a tiny model, stop and continue it, translate, evaluate (a minute)
