@@ -96,7 +96,7 @@ def test_the_explanation_of_an_empty_corpus_names_the_likely_cause() -> None:
 
 def test_conversion_of_scripts_without_opencc_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opencc", None)
-    with pytest.raises(UserError, match=r"pip install dragoman\[opencc\]"):
+    with pytest.raises(UserError, match=r"pip install -e '.\[opencc\]'"):
         Cleaner(src="zh", tgt="en", script="hans", drop_copies=True, report=Report())
 
 

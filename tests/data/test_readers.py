@@ -175,7 +175,7 @@ def test_a_wrong_column_names_the_columns_there_are(tmp_path: Path) -> None:
 def test_zst_without_zstandard_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = pack(tmp_path / "a.tsv", "好\tgood\n".encode(), ".zst")
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
-    with pytest.raises(UserError, match=r"pip install dragoman\[zst\]"):
+    with pytest.raises(UserError, match=r"pip install -e '.\[zst\]'"):
         read(CorpusConfig(path=str(path)))
 
 
