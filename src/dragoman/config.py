@@ -45,6 +45,12 @@ class Config:
                 "model.tie=all needs one vocabulary for both sides: set data.tokenizer.vocabulary=joint "
                 "or model.tie=tgt"
             )
+        limit, longest = self.model.position.limit, self.data.max_length + 1
+        if limit is not None and longest > limit:
+            raise UserError(
+                f"model.position.length={limit}: {self.model.position.kind} positions end there, but data.max_length="
+                f"{self.data.max_length} pieces and the end mark take {longest}; raise the one or lower the other"
+            )
 
 
 ConfigStore.instance().store(name="schema", node=Config)

@@ -4,11 +4,13 @@ It sorts the sentences by length, cuts them into batches by a token budget, enco
 `step` function to the search; the answers come back in the order asked. No text here.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from dragoman.errors import UserError
 from dragoman.masks import key_padding_mask
 from dragoman.model.cache import DecoderCache
 from dragoman.model.transformer import Transformer
@@ -29,10 +31,16 @@ def translate_ids(
 
     `batch_tokens` bounds (rows x beams) x longest source of a batch; `lines` are the sentences' numbers in the whole
     input (default: 0, 1, 2 ...), which seed sampling; `progress` is told how many sentences each batch finished.
+    Raises UserError for a source longer than the model has positions for; no translation is longer than that either.
     """
     lines = range(len(sources)) if lines is None else lines
     width = {"beam": config.beam_size, "sample": config.n_best}.get(config.kind, 1)
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
+    if model.max_positions is not None and order and len(sources[order[0]]) >= model.max_positions:
+        raise UserError(
+            f"a sentence of {len(sources[order[0]])} pieces is too long for this model, which was trained with "
+            f"model.position.length={model.max_positions}"
+        )
     answers: list[list[Hypothesis]] = [[] for _ in sources]
     was_training = model.training
     model.eval()
@@ -65,5 +73,6 @@ def _translate_batch(
         return logits[:, -1].cpu(), cache
 
     cache = DecoderCache(len(model.decoder), model.encode(src, padding), padding)
-    max_lengths = [config.max_length(len(source)) for source in sources]
+    longest_answer = sys.maxsize if model.max_positions is None else model.max_positions - 1  # and its EOS
+    max_lengths = [min(config.max_length(len(source)), longest_answer) for source in sources]
     return search(step, cache, config, max_lengths=max_lengths, lines=lines)  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ def test_dropout_repeats_with_the_seed():
 
 def attention() -> Attention:
     torch.manual_seed(1)
-    position = Position(PositionConfig(kind="none"), d_model=16, n_heads=2)
+    position = Position(PositionConfig(kind="none"), d_model=16, n_heads=2, causal=False)
     return Attention(16, 2, score="scaled_dot", dropout=0.0, position=position)
 
 

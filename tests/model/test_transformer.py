@@ -146,10 +146,9 @@ def test_our_stacks_equal_torch_nn_transformer_with_its_weights(norm, activation
     src, tgt = sentences(3, 7), sentences(3, 5)
     src[0, 5:] = PAD
     padding = key_padding_mask(src)
-    embed = ours.src_embedding
     expected = theirs(
-        embed(src, torch.arange(7)),
-        embed(tgt, torch.arange(5)),
+        ours.src_embedding(src),
+        ours.src_embedding(tgt),
         tgt_mask=~causal_attn_mask(5, 5)[0, 0],  # torch's own polarity: True = blocked
         src_key_padding_mask=padding,
         memory_key_padding_mask=padding,

@@ -6,7 +6,6 @@ It knows nothing of layers, padding ids or what the masks mean.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +16,44 @@ from dragoman.model.cache import KeyValues
 from dragoman.model.position import Position
 
 
-def scaled_dot(q: Tensor, k: Tensor) -> Tensor:
-    """(B, H, T_q, d), (B, H, T_k, d) -> (B, H, T_q, T_k). q.k has variance d; divided by sqrt(d) it has variance 1."""
-    return q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+class Dot(nn.Module):
+    """q.k: its variance is d where q and k have variance 1, and a softmax over such numbers saturates."""
+
+    def __init__(self, n_heads: int, d_head: int) -> None:
+        super().__init__()
+        self.scale = 1.0
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """(B, H, T_q, d), (B, H, T_k, d) -> scores (B, H, T_q, T_k)."""
+        return q @ k.transpose(-2, -1) * self.scale
 
 
-SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"scaled_dot": scaled_dot}
+class ScaledDot(Dot):
+    """q.k / sqrt(d): its variance is 1 whatever d is (Vaswani et al. 2017, section 3.2.1)."""
+
+    def __init__(self, n_heads: int, d_head: int) -> None:
+        super().__init__(n_heads, d_head)
+        self.scale = 1 / math.sqrt(d_head)
+
+
+class Additive(nn.Module):
+    """w.tanh(q + k), a small network in place of the product (Bahdanau et al. 2015); a vector w for each head.
+
+    The paper's two matrices are the projections that made q and k. It needs room for (B, H, T_q, T_k, d) numbers,
+    d times as much as the products do.
+    """
+
+    def __init__(self, n_heads: int, d_head: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.empty(n_heads, d_head).normal_(std=d_head**-0.5))
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """(B, H, T_q, d), (B, H, T_k, d) -> scores (B, H, T_q, T_k)."""
+        met = torch.tanh(q[..., :, None, :] + k[..., None, :, :])  # (B, H, T_q, T_k, d)
+        return (met @ self.w[:, None, :, None].to(met.dtype)).squeeze(-1)
+
+
+SCORES: dict[str, type[Dot | Additive]] = {"scaled_dot": ScaledDot, "dot": Dot, "additive": Additive}
 
 
 class Attention(nn.Module):
@@ -36,7 +67,8 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.n_heads, self.d_head = n_heads, d_model // n_heads
-        self.score, self.dropout = score, dropout
+        self.score = SCORES[score](n_heads, self.d_head)
+        self.dropout = dropout
         self.position = position
         self.q = nn.Linear(d_model, d_model)
         self.kv = nn.Linear(d_model, 2 * d_model)  # keys and values read the same input: one product
@@ -99,31 +131,35 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool
     ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        if self.score != "scaled_dot" or bias is not None:
-            weights = self._weights(q, k, bias, attn_mask, causal)
-            return F.dropout(weights, dropout) @ v
-        if causal and (attn_mask is not None or q.size(2) != k.size(2)):
+        if not isinstance(self.score, Dot):
+            return F.dropout(self._weights(q, k, bias, attn_mask, causal), dropout) @ v
+        if causal and (attn_mask is not None or bias is not None or q.size(2) != k.size(2)):
             attn_mask, causal = _with_causal(attn_mask, q, k), False
         # torch's bf16 backward of this product is ten times slower than its fp32 one on a CPU.
         wide = q.device.type == "cpu" and torch.is_autocast_enabled("cpu")
         with torch.autocast(q.device.type, enabled=torch.is_autocast_enabled(q.device.type) and not wide):
             if wide:
                 q, k, v = q.float(), k.float(), v.float()
+            if bias is not None:  # SDPA adds a mask of numbers to the scores
+                attn_mask = _masked(bias.to(q.dtype), attn_mask)
             return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=causal
+                q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=causal, scale=self.score.scale
             )
 
     def _weights(
         self, q: Tensor, k: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool
     ) -> Tensor:
-        scores = SCORES[self.score](q, k)
+        scores = self.score(q, k)
         if bias is not None:
             scores = scores + bias
         if causal:
             attn_mask = _with_causal(attn_mask, q, k)
-        if attn_mask is not None:  # before the softmax: afterwards the rows would no longer sum to 1
-            scores = scores.masked_fill(~attn_mask, float("-inf"))
-        return scores.softmax(dim=-1)
+        return _masked(scores, attn_mask).softmax(dim=-1)
+
+
+def _masked(scores: Tensor, attn_mask: Tensor | None) -> Tensor:
+    """-inf where nobody may look, before the softmax: zeros after it would leave rows that do not sum to 1."""
+    return scores if attn_mask is None else scores.masked_fill(~attn_mask, float("-inf"))
 
 
 def _with_causal(attn_mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor:

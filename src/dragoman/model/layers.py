@@ -12,12 +12,19 @@ from dragoman.model.dropout import Dropout
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swiglu": F.silu}
 
 
+# RMSNorm (Zhang & Sennrich 2019) leaves out LayerNorm's mean and bias. Both look at one position at a time.
+NORMALIZATIONS: dict[str, type[nn.LayerNorm | nn.RMSNorm]] = {
+    "layer_norm": nn.LayerNorm,
+    "rms_norm": nn.RMSNorm,
+}
+
+
 class Residual(nn.Module):
     """x + dropout(f(norm(x))) for norm="pre"; norm(x + dropout(f(x))), the paper's order, for norm="post"."""
 
-    def __init__(self, d_model: int, *, dropout: float, norm: str) -> None:
+    def __init__(self, d_model: int, *, dropout: float, norm: str, normalization: str) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model)
+        self.norm = NORMALIZATIONS[normalization](d_model, eps=1e-5)
         self.dropout = Dropout(dropout)
         self.pre = norm == "pre"
 

@@ -2,10 +2,13 @@
 
 Attention by itself sees a set. A position scheme may speak at three places, and each kind overrides what it needs;
 the base class says nothing anywhere:
-    embed   once, on the word vectors, before the first layer (sinusoidal)
-    rotate  on queries and keys, in every self-attention
-    bias    on the scores, in every self-attention, after scaling and before the mask
+    embed   once, on the word vectors, before the first layer     integer, unit, sinusoidal, learned
+    rotate  on queries and keys, in every self-attention          rope
+    bias    on the scores, in every self-attention, after scaling and before the mask    t5, transformer_xl, alibi
+Encoder and decoder have a scheme each: in the decoder (`causal`) no key lies ahead, so nothing is kept for such.
 Cross-attention compares positions of two different sentences, so none of this is applied there.
+
+Positions count from 0 within a sentence; a scheme refuses to know about padding, batches or caches.
 """
 
 import math
@@ -19,10 +22,17 @@ from dragoman.errors import UserError, suggest
 
 @dataclass(kw_only=True)
 class PositionConfig:
-    """`kind` names the scheme; `base` is the 10000 of the sinusoid, which sets the longest wavelength."""
+    """`kind` names the scheme; the other keys belong to some of them.
+
+    base: sinusoidal, rope, transformer_xl: the 10000 of the sinusoid, which sets the longest wavelength.
+    length: learned, unit: how many positions there are. n_buckets, max_distance: t5.
+    """
 
     kind: str = "sinusoidal"
     base: float = 10000.0
+    length: int = 512
+    n_buckets: int = 32
+    max_distance: int = 128
 
     def __post_init__(self) -> None:
         if self.kind not in POSITIONS:
@@ -30,15 +40,33 @@ class PositionConfig:
             raise UserError(
                 f"model.position.kind={self.kind}: choose one of {choices}{suggest(self.kind, POSITIONS)}"
             )
-        if self.base <= 1:
+        if not 1 < self.base < math.inf:
             raise UserError(f"model.position.base={self.base}: must be greater than 1 (the paper's is 10000)")
+        if self.length < 2:
+            raise UserError(f"model.position.length={self.length}: must be at least 2")
+        if self.n_buckets < 4 or self.n_buckets % 4:
+            raise UserError(f"model.position.n_buckets={self.n_buckets}: must be a multiple of 4, T5 has 32")
+        if self.max_distance <= self.n_buckets // 2:
+            raise UserError(
+                f"model.position.max_distance={self.max_distance}: must be greater than n_buckets / 2 = "
+                f"{self.n_buckets // 2}, the distances that have a bucket each"
+            )
+
+    @property
+    def limit(self) -> int | None:
+        """How many positions there are; None: as many as are asked for."""
+        return self.length if self.kind in ("learned", "unit") else None
 
 
 class Position(nn.Module):
     """No positions at all; the parent of every scheme."""
 
-    def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int) -> None:
+    def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__()
+
+    def layer(self) -> "Position":
+        """The scheme as one layer's attention uses it: the same for all, unless each learns something of its own."""
+        return self
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (B, T, D), positions (T,) or (B, T) -> (B, T, D)."""
@@ -49,8 +77,36 @@ class Position(nn.Module):
         return q_or_k
 
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        """What is added to the scores: None, or broadcastable to (B, H, T_q, T_k)."""
+        """What is added to the scores: None, or broadcastable to (B, H, T_q, T_k).
+
+        Keys are all tokens so far: positions are below T_k, so distances are between -T_k and T_k.
+        """
         return None
+
+
+class Integer(Position):
+    """Position number n added to every component: where the idea begins, kept to see why it does not do.
+
+    It has no bound: soon the numbers drown the words, and a longer text brings numbers never seen in training.
+    """
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + positions[..., None].to(x.dtype)
+
+
+class Unit(Position):
+    """Position numbers squeezed into [0, 1]: bounded now, but neighbours are hard to tell apart.
+
+    The last of `length` places is 1. (Were it the last word of each sentence, the step between neighbours would
+    depend on the sentence's length, which a decoder does not know until it has ended.)
+    """
+
+    def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
+        super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
+        self.last = config.length - 1
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + (positions[..., None].float() / self.last).to(x.dtype)
 
 
 def sinusoid(positions: Tensor, d_model: int, base: float) -> Tensor:
@@ -58,21 +114,165 @@ def sinusoid(positions: Tensor, d_model: int, base: float) -> Tensor:
 
     Source: Vaswani et al. 2017, section 3.5.
     """
+    angles = _angles(positions, d_model, base)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :d_model]
+
+
+def _angles(positions: Tensor, d_model: int, base: float) -> Tensor:
+    """pos / base^(2i/D): (..., T) -> (..., T, D/2). A wavelength for each pair of components."""
     even = torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32)
     frequencies = torch.exp(even * (-math.log(base) / d_model))
-    angles = positions[..., None].float() * frequencies  # (..., T, D/2)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :d_model]
+    return positions[..., None].float() * frequencies
 
 
 class Sinusoidal(Position):
     """The paper's fixed wavelengths, added to the word vectors. Computed where needed, so there is no longest input."""
 
-    def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int) -> None:
-        super().__init__(config, d_model=d_model, n_heads=n_heads)
+    def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
+        super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
         self.d_model, self.base = d_model, config.base
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return x + sinusoid(positions, self.d_model, self.base).to(x.dtype)
 
 
-POSITIONS: dict[str, type[Position]] = {"sinusoidal": Sinusoidal, "none": Position}
+class Learned(Position):
+    """A vector for each place, learned like those of words (Gehring et al. 2017). There is none beyond the last."""
+
+    def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
+        super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
+        # As large as the sinusoids: word vectors of deviation 1 would drown smaller ones for long.
+        self.table = nn.Parameter(torch.empty(config.length, d_model).normal_(std=0.7))
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + self.table[positions].to(x.dtype)
+
+
+class Rope(Position):
+    """Rotates each pair of components of queries and keys by its angle (Su et al. 2021, RoFormer, equation 15).
+
+    A query at m and a key at n then meet under the angle (m - n) * frequency: only the distance is left.
+    """
+
+    def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
+        super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
+        self.d_head, self.base = d_model // n_heads, config.base
+
+    def rotate(self, q_or_k: Tensor, positions: Tensor) -> Tensor:
+        angles = _angles(positions, self.d_head, self.base)  # (T, d/2) or (B, T, d/2)
+        if angles.dim() == 3:
+            angles = angles[:, None]  # the same in every head
+        sin, cos = angles.sin().to(q_or_k.dtype), angles.cos().to(q_or_k.dtype)
+        even, odd = q_or_k[..., 0::2], q_or_k[..., 1::2]
+        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+
+def distances(q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    """j - i of query i and key j: positions (T,) -> (1, T_q, T_k), or (B, T) -> (B, T_q, T_k). Negative: the past."""
+    found = k_positions[..., None, :] - q_positions[..., :, None]
+    return found if found.dim() == 3 else found[None]
+
+
+class T5(Position):
+    """A learned number for each head and bucket of distances, the same in all layers (Raffel et al. 2020, section 2.1).
+
+    Half of the buckets hold one distance each, the rest ever wider ranges up to max_distance and all beyond. The
+    encoder has one half of them for keys behind the query and one for keys ahead. (T5 leaves out the 1/sqrt(d) of
+    the scores; that is `model.score=dot`, and not this class's business.)
+    """
+
+    def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
+        super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
+        self.causal, self.n_buckets, self.max_distance = causal, config.n_buckets, config.max_distance
+        self.table = nn.Parameter(torch.empty(config.n_buckets, n_heads).normal_(std=d_model**-0.5))
+
+    def buckets(self, distances: Tensor) -> Tensor:
+        """Any shape of distances j - i -> the number of each one's bucket."""
+        n, first = self.n_buckets, torch.zeros_like(distances)
+        if self.causal:
+            far = (-distances).clamp(min=0)
+        else:
+            n //= 2
+            first, far = torch.where(distances > 0, n, 0), distances.abs()
+        exact = n // 2
+        # From `exact` to max_distance in equal steps of the logarithm.
+        share = torch.log(far.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
+        wide = (exact + (share * (n - exact)).long()).clamp(max=n - 1)
+        return first + torch.where(far < exact, far, wide)
+
+    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        buckets = self.buckets(distances(q_positions, k_positions))
+        return self.table[buckets].permute(0, 3, 1, 2)  # (1|B, H, T_q, T_k)
+
+
+class TransformerXL(Position):
+    """Content and position meet in four terms (Dai et al. 2019, section 3.3).
+
+    q_i.k_j is the score itself; here are q_i.W_kR R(i-j), u.k_j and v.W_kR R(i-j), where R is the sinusoid of the
+    distance and u, v stand for the query where its content does not matter. u and v are shared by all layers, W_kR
+    is each layer's own; all terms are divided by sqrt(d) as the score is.
+    """
+
+    def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
+        super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
+        self.base, self.causal, self.d_model = config.base, causal, d_model
+        self.u = nn.Parameter(torch.zeros(n_heads, d_model // n_heads))
+        self.v = nn.Parameter(torch.zeros(n_heads, d_model // n_heads))
+
+    def layer(self) -> Position:
+        return _TransformerXLLayer(self)
+
+
+class _TransformerXLLayer(Position):
+    def __init__(self, shared: TransformerXL) -> None:
+        nn.Module.__init__(self)
+        self.u, self.v = shared.u, shared.v
+        self.base, self.causal = shared.base, shared.causal
+        self.r = nn.Linear(shared.d_model, shared.d_model, bias=False)  # W_kR
+
+    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        n_heads, d_head = self.u.shape
+        content = self.u[:, None] @ k.transpose(-2, -1)  # (B, H, 1, T_k): the same for every query
+        # Every distance i - j there can be is projected once; each pair of tokens then picks its own.
+        farthest = k.size(2) - 1
+        nearest = 0 if self.causal else -farthest
+        distance = torch.arange(nearest, farthest + 1, device=k.device)
+        r = self.r(sinusoid(distance, n_heads * d_head, self.base).to(self.r.weight.dtype))
+        r = r.unflatten(-1, (n_heads, d_head)).permute(1, 2, 0)  # (H, d, distances)
+        by_distance = (q + self.v[:, None]) @ r  # (B, H, T_q, distances)
+        pick = (-distances(q_positions, k_positions)).clamp(min=nearest) - nearest
+        position = by_distance.gather(3, pick[:, None].expand(q.size(0), n_heads, -1, -1))
+        return (content + position) / math.sqrt(d_head)
+
+
+class Alibi(Position):
+    """Scores fall with the distance, in every head at a slope of its own (Press et al. 2022, section 3). Nothing is
+    learned. In the encoder the distance counts alike in both directions."""
+
+    def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
+        super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
+        self.n_heads = n_heads
+
+    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        slopes = torch.tensor(_slopes(self.n_heads), device=q.device)[:, None, None]
+        return (-slopes * distances(q_positions, k_positions).abs()[:, None]).to(q.dtype)
+
+
+def _slopes(n_heads: int) -> list[float]:
+    """2^(-8/n), 2^(-16/n), ... 2^-8; where n is no power of 2, every other slope of the next one fills up."""
+    whole = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]
+    return slopes + [2 ** (-4 * (2 * h + 1) / whole) for h in range(n_heads - whole)]
+
+
+POSITIONS: dict[str, type[Position]] = {
+    "none": Position,
+    "integer": Integer,
+    "unit": Unit,
+    "sinusoidal": Sinusoidal,
+    "learned": Learned,
+    "rope": Rope,
+    "t5": T5,
+    "transformer_xl": TransformerXL,
+    "alibi": Alibi,
+}

@@ -9,12 +9,20 @@ from dragoman.errors import UserError, suggest
 from dragoman.masks import padding_attn_mask
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.cache import DecoderCache
+from dragoman.model.dropout import Dropout
 from dragoman.model.embedding import Embedding, Projection
-from dragoman.model.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, FeedForward, Residual
-from dragoman.model.position import POSITIONS, PositionConfig
+from dragoman.model.layers import (
+    ACTIVATIONS,
+    NORMALIZATIONS,
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    Residual,
+)
+from dragoman.model.position import POSITIONS, Position, PositionConfig
 
 CHOICES = {"score": tuple(SCORES), "activation": tuple(ACTIVATIONS), "norm": ("pre", "post")}
-CHOICES["tie"] = ("none", "tgt", "all")
+CHOICES |= {"tie": ("none", "tgt", "all"), "normalization": tuple(NORMALIZATIONS)}
 
 
 @dataclass(kw_only=True)
@@ -36,6 +44,7 @@ class ModelConfig:
     attention_dropout: float = 0.0
     activation: str = "relu"
     norm: str = "pre"
+    normalization: str = "layer_norm"
     tie: str = "all"
     score: str = "scaled_dot"
     position: PositionConfig = field(default_factory=PositionConfig)
@@ -49,6 +58,12 @@ class ModelConfig:
             raise UserError(
                 f"model.n_heads={self.n_heads} does not divide model.d_model={self.d_model}; "
                 f"n_heads could be one of {', '.join(map(str, fitting))}"
+            )
+        d_head = self.d_model // self.n_heads
+        if self.position.kind == "rope" and d_head % 2:
+            raise UserError(
+                f"model.position.kind=rope turns pairs of components, but model.d_model={self.d_model} over "
+                f"model.n_heads={self.n_heads} makes heads of {d_head}: change n_heads so that their size is even"
             )
         for key in ("dropout", "activation_dropout", "attention_dropout"):
             if not 0 <= getattr(self, key) < 1:
@@ -72,16 +87,18 @@ class Transformer(nn.Module):
                 "or model.tie=tgt"
             )
         self.config = config
-        d_model = config.d_model
-        position = POSITIONS[config.position.kind](config.position, d_model=d_model, n_heads=config.n_heads)
+        d_model, n_heads = config.d_model, config.n_heads
+        scheme = POSITIONS[config.position.kind]
+        self.encoder_position = scheme(config.position, d_model=d_model, n_heads=n_heads, causal=False)
+        self.decoder_position = scheme(config.position, d_model=d_model, n_heads=n_heads, causal=True)
 
-        def attention(cross: bool = False) -> Attention:
+        def attention(position: Position | None) -> Attention:
             return Attention(
                 d_model,
-                config.n_heads,
+                n_heads,
                 score=config.score,
                 dropout=config.attention_dropout,
-                position=None if cross else position,
+                position=None if position is None else position.layer(),
             )
 
         def feed_forward() -> FeedForward:
@@ -90,38 +107,48 @@ class Transformer(nn.Module):
             )
 
         def residuals(n: int) -> list[Residual]:
-            return [Residual(d_model, dropout=config.dropout, norm=config.norm) for _ in range(n)]
+            return [
+                Residual(
+                    d_model, dropout=config.dropout, norm=config.norm, normalization=config.normalization
+                )
+                for _ in range(n)
+            ]
 
         def final_norm() -> nn.Module:  # post-norm layers end in a norm of their own
-            return nn.LayerNorm(d_model) if config.norm == "pre" else nn.Identity()
+            if config.norm == "post":
+                return nn.Identity()
+            return NORMALIZATIONS[config.normalization](d_model, eps=1e-5)
 
         self.encoder = nn.ModuleList(
-            EncoderLayer(attention(), feed_forward(), residuals(2)) for _ in range(config.n_encoder_layers)
+            EncoderLayer(attention(self.encoder_position), feed_forward(), residuals(2))
+            for _ in range(config.n_encoder_layers)
         )
         self.decoder = nn.ModuleList(
-            DecoderLayer(attention(), attention(cross=True), feed_forward(), residuals(3))
+            DecoderLayer(attention(self.decoder_position), attention(None), feed_forward(), residuals(3))
             for _ in range(config.n_decoder_layers)
         )
         self.encoder_norm, self.decoder_norm = final_norm(), final_norm()
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.xavier_uniform_(parameter)
-        self.src_embedding = Embedding(src_vocab_size, d_model, position=position, dropout=config.dropout)
-        self.tgt_embedding = (
-            self.src_embedding
-            if config.tie == "all"
-            else Embedding(tgt_vocab_size, d_model, position=position, dropout=config.dropout)
-        )
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+        self.dropout = Dropout(config.dropout)
+        self.src_embedding = Embedding(src_vocab_size, d_model)
+        self.tgt_embedding = self.src_embedding if config.tie == "all" else Embedding(tgt_vocab_size, d_model)
         self.projection = Projection(tgt_vocab_size, d_model)
         if config.tie != "none":
             self.projection.weight = self.tgt_embedding.table.weight  # type: ignore[assignment]
+
+    @property
+    def max_positions(self) -> int | None:
+        """How many tokens, BOS or EOS included, a sentence may have on either side; None: as many as fit."""
+        return self.config.position.limit
 
     def encode(self, src: Tensor, src_key_padding_mask: Tensor, *, positions: Tensor | None = None) -> Tensor:
         """src (B, S) ids, src_key_padding_mask (B, S) True = padding -> memory (B, S, D)."""
         if positions is None:
             positions = torch.arange(src.size(1), device=src.device)
         attn_mask = padding_attn_mask(src_key_padding_mask)
-        x = self.src_embedding(src, positions)
+        x = self.dropout(self.encoder_position.embed(self.src_embedding(src), positions))
         for layer in self.encoder:
             x = layer(x, attn_mask, positions)
         return self.encoder_norm(x)
@@ -154,7 +181,7 @@ class Transformer(nn.Module):
             start = 0 if cache is None else cache.length
             positions = torch.arange(start, start + tgt.size(1), device=tgt.device)
         attn_mask = padding_attn_mask(memory_key_padding_mask)
-        x = self.tgt_embedding(tgt, positions)
+        x = self.dropout(self.decoder_position.embed(self.tgt_embedding(tgt), positions))
         for n, layer in enumerate(self.decoder):
             own, cross = (None, None) if cache is None else (cache.own[n], cache.cross[n])
             x = layer(x, memory, attn_mask, positions, own=own, cross=cross)

@@ -80,6 +80,16 @@ class Quality(Callback):
         series = {name: (steps, [record[name] for record in self.history]) for name in names}
         return curve_figure(series, "step", "validation", "")
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A table of positions may end before the longest validation sentence does, which is not among the pairs of
+        the validation loss but is translated."""
+        assert isinstance(pl_module, TranslationModule)
+        limit = pl_module.model.max_positions
+        too_long = 0 if limit is None else sum(len(ids) >= limit for ids in self.sources)
+        if limit is not None and too_long:
+            self.sources = [ids[: limit - 1] for ids in self.sources]
+            self.say(f"{too_long} validation sources are cut to model.position.length={limit} positions")
+
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TranslationModule)
         hypotheses = self._translate(trainer, pl_module.best_model)
