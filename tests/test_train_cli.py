@@ -56,6 +56,8 @@ REFUSED = {
     "trainer=cup": ("no trainer 'cup'", "did you mean 'cpu'"),
     "trainer.max_steps=many": ("trainer.max_steps", "many", "Integer"),
     "trainer.max_steps=1.5": ("trainer.max_steps", "1.5"),
+    "training.lr=nan": ("training.lr=nan", "finite"),
+    "model.position.base=inf": ("model.position.base=inf",),
     "trainer.max_steps=0": ("trainer.max_steps=0", "at least 1"),
     "trainer.max_time=10m": ("trainer.max_time=10m", "00:00:10:00"),
     "trainer.max_time=00:00:00:00": ("trainer.max_time", "at least a second"),
@@ -93,6 +95,9 @@ def test_a_setting_that_cannot_be_is_refused_in_one_line(setting: str, told: tup
 def test_parts_that_contradict_each_other_are_refused_naming_both() -> None:
     with pytest.raises(UserError, match=r"model\.tie=all.*data\.tokenizer\.vocabulary=joint"):
         check(["model.tie=all", "data.tokenizer.vocabulary=separate"])
+    with pytest.raises(UserError, match=r"model\.position\.length=100.*data\.max_length=100"):
+        check(["model.position.kind=learned", "model.position.length=100", "data.max_length=100"])
+    check(["model.position.kind=learned", "model.position.length=101", "data.max_length=100"])
 
 
 @pytest.mark.parametrize("experiment", choices())

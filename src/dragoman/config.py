@@ -4,8 +4,11 @@ Hydra composes values from configs/ and the command line; this tree names every 
 part checks itself. Nothing is ever instantiated from a file.
 """
 
+import dataclasses
+import math
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -66,7 +69,17 @@ def to_config(composed: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise UserError(_in_one_line(error)) from None
     assert isinstance(config, Config)
+    _refuse_infinite(dataclasses.asdict(config))
     return config
+
+
+def _refuse_infinite(tree: dict[str, Any], prefix: str = "") -> None:
+    """nan and inf are numbers to YAML; no setting means anything by them, and comparisons let nan through."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            _refuse_infinite(value, f"{prefix}{key}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{prefix}{key}={value}: must be a finite number")
 
 
 def check(overrides: list[str]) -> None:

@@ -1,5 +1,6 @@
 """What a search is given and what it returns: its settings, the step function, hypotheses and their score."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -59,6 +60,9 @@ class SearchConfig:
             raise UserError(
                 f"search.n_best={self.n_best}: greedy search has one answer; use kind=beam or sample"
             )
+        for key in ("length_penalty", "temperature", "top_p", "max_length_a"):
+            if not math.isfinite(getattr(self, key)):
+                raise UserError(f"search.{key}={getattr(self, key)}: must be a finite number")
         if self.temperature <= 0:
             raise UserError(f"search.temperature={self.temperature}: must be greater than 0")
         if self.top_k < 0 or not 0 < self.top_p <= 1:
