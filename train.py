@@ -3,6 +3,7 @@
 Every setting and its value: python train.py experiment=zh_en --cfg job
 """
 
+import os
 import sys
 
 from dragoman.doors import open_door
@@ -27,10 +28,11 @@ def main() -> None:
             try:
                 fit(to_config(composed))
             except Stopped as stopped:
-                print(
-                    f"stopped and saved in {stopped.path}; the same command goes on from there",
-                    file=sys.stderr,
-                )
+                if os.environ.get("LOCAL_RANK", "0") == "0":  # said once, however many train together
+                    print(
+                        f"stopped and saved in {stopped.path}; the same command goes on from there",
+                        file=sys.stderr,
+                    )
                 sys.exit(128 + stopped.signum)
 
     train()
