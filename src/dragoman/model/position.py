@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dragoman.errors import UserError, suggest
 
@@ -85,17 +86,18 @@ class Position(nn.Module):
 
 
 class Integer(Position):
-    """Position number n added to every component: where the idea begins, kept to see why it does not do.
+    """Position number n added to the first component: where the idea begins, kept to see why it does not do.
 
-    It has no bound: soon the numbers drown the words, and a longer text brings numbers never seen in training.
+    It has no bound: soon one component drowns all others, and a longer text brings numbers never seen in training.
+    (Added to every component it would be undone by the first LayerNorm, which takes their mean away.)
     """
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + positions[..., None].to(x.dtype)
+        return _numbered(x, positions)
 
 
 class Unit(Position):
-    """Position numbers squeezed into [0, 1]: bounded now, but neighbours are hard to tell apart.
+    """The numbers squeezed into [0, 1]: bounded now, but neighbours are hard to tell apart.
 
     The last of `length` places is 1. (Were it the last word of each sentence, the step between neighbours would
     depend on the sentence's length, which a decoder does not know until it has ended.)
@@ -106,7 +108,11 @@ class Unit(Position):
         self.last = config.length - 1
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + (positions[..., None].float() / self.last).to(x.dtype)
+        return _numbered(x, positions / self.last)
+
+
+def _numbered(x: Tensor, numbers: Tensor) -> Tensor:
+    return x + F.pad(numbers[..., None].to(x.dtype), (0, x.size(-1) - 1))
 
 
 def sinusoid(positions: Tensor, d_model: int, base: float) -> Tensor:
