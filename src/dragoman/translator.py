@@ -79,7 +79,11 @@ class Translator:
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-        self.max_length = _positive_int(bundle.meta.get("max_length"), default=256)
+        # pieces of one sentence, its end mark included
+        self.longest = min(_LONGEST_SCORED, bundle.model.max_positions or _LONGEST_SCORED)
+        self.max_length = min(
+            _positive_int(bundle.meta.get("max_length"), default=256), max(1, self.longest - 1)
+        )
 
     @classmethod
     def load(cls, folder: Path | str, device: str = "auto") -> Translator:
@@ -146,9 +150,9 @@ class Translator:
         tgt = self.bundle.tgt_tokenizer.encode_batch([clean_text(line) for line in tgt_lines])
         widths = [max(map(len, pair)) + 1 for pair in zip(src, tgt, strict=True)]
         for number, width in enumerate(widths, 1):
-            if width > _LONGEST_SCORED:
+            if width > self.longest:
                 raise UserError(
-                    f"line {number} has {width} pieces; no more than {_LONGEST_SCORED} can be scored"
+                    f"line {number} has {width} pieces; no more than {self.longest} can be scored"
                 )
         order = sorted(range(len(widths)), key=widths.__getitem__, reverse=True)
         scores = [0.0] * len(widths)
@@ -165,8 +169,8 @@ class Translator:
         """Where the model looks in `line` while it writes `translation`; both taken as one sentence."""
         src = self.bundle.src_tokenizer.encode(clean_text(line))
         tgt = self.bundle.tgt_tokenizer.encode(clean_text(translation))
-        if max(len(src), len(tgt)) >= _LONGEST_SCORED:
-            raise UserError(f"the attention over more than {_LONGEST_SCORED} pieces cannot be shown")
+        if max(len(src), len(tgt)) >= self.longest:
+            raise UserError(f"the attention over more than {self.longest} pieces cannot be shown")
         return attended(self.bundle.model, (self.bundle.src_tokenizer, self.bundle.tgt_tokenizer), src, tgt)
 
     def embed(
@@ -183,7 +187,9 @@ class Translator:
         mean, weighted by tokens; a line with nothing to translate (blank, or only marks) gets zeros. The other
         lines change no vector. See model/pooling.py for the poolings; `progress` as in `stream`.
         """
-        vectors = [line_vectors(self.bundle.model, [], pooling)]  # refuses an unknown one before anything is read
+        vectors = [
+            line_vectors(self.bundle.model, [], pooling)
+        ]  # refuses an unknown one before anything is read
         n_done = 0
         for window in _windows(lines):
             ids = [[piece.ids for piece in self._pieces(line) if piece.ids] for line in window]
