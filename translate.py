@@ -4,13 +4,16 @@ N lines in, N lines out. Without --model the newest model under runs/ that reads
 taken. Text that begins with '-' goes after ' -- '.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from dragoman.doors import (
+    SEARCH_OPTIONS,
     Parser,
     Progress,
     add_search_options,
@@ -25,7 +28,7 @@ from dragoman.doors import (
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.translator import Translation
+    from dragoman.translator import Translation, Translator
 
 
 def parser() -> Parser:
@@ -38,7 +41,13 @@ def parser() -> Parser:
     parser.add_argument(
         "--json", action="store_true", help="one JSON object per line: text, score, tokens ..."
     )
-    parser.add_argument("--attention", metavar="PNG", help="picture where the model looked (for one line)")
+    parser.add_argument(
+        "--attention", metavar="FILE", help="where the model looked, for one line: a .png or .html"
+    )
+    parser.add_argument(
+        "--embed", metavar="NPY", help="write a vector for each line there; translate nothing"
+    )
+    parser.add_argument("--pooling", metavar="NAME", help="with --embed: mean, first or attention (mean)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
     parser.add_argument("--batch", type=int, default=4096, metavar="N", help="pieces computed at once (4096)")
     add_search_options(parser)
@@ -54,33 +63,84 @@ def main() -> None:
         raise UserError("give either text or --input, not both")
     if args.batch < 1:
         raise UserError(f"--batch {args.batch}: at least 1 piece must be computed at once")
-    if args.attention and len(args.text) != 1:
-        raise UserError("--attention pictures one sentence: give it as the one argument")
+    check_what_is_shown(args)
     with ExitStack() as opened:
         stream = opened.enter_context(open_input(args.input)) if args.input else sys.stdin.buffer
         lines: Iterable[str] = args.text or read_lines(stream)
-        picture = (
-            opened.enter_context(new_file(args.attention, overwrite=args.overwrite))
-            if args.attention
-            else None
-        )
+        beside = args.attention or args.embed
+        shown = opened.enter_context(new_file(beside, overwrite=args.overwrite)) if beside else None
         out: IO[bytes] = sys.stdout.buffer
         if args.output:
             out = opened.enter_context(new_file(args.output, overwrite=args.overwrite))
         translator, lines = load_translator(args.model, lines, args.device)
         search = search_config(args, translator.bundle.search)
         progress = Progress(count_lines(args.input)) if args.input else None
+        if shown and args.embed:
+            embed(translator, lines, args, shown, progress)
+            return
         found = translator.stream(lines, search, batch_tokens=args.batch, progress=progress)
         for translation in found:
             out.write((as_json(translation) if args.json else as_text(translation)).encode() + b"\n")
-            if picture:
-                from dragoman.picture import attention_figure
-
-                seen = translator.attend(args.text[0], translation.text)
-                picture.write(attention_figure(seen.weights, seen.rows, seen.columns, title=translation.text))
+            if shown:
+                shown.write(attention(translator, args.text[0], translation.text, args.attention))
         out.flush()
         if progress:
             progress.finish()
+
+
+def check_what_is_shown(args: argparse.Namespace) -> None:
+    """Refuses what cannot be: found out before a model is loaded."""
+    if args.attention and len(args.text) != 1:
+        raise UserError("--attention pictures one sentence: give it as the one argument")
+    if args.attention and Path(args.attention).suffix.lower() not in (".png", ".html"):
+        raise UserError(
+            f"--attention {args.attention}: the name ends in .png for a picture of the last layer, "
+            "or in .html for a page with every layer and head"
+        )
+    if args.pooling and not args.embed:
+        raise UserError("--pooling only means something with --embed")
+    if args.embed:
+        translating = ("attention", "output", "json", *SEARCH_OPTIONS)
+        clash = next((name for name in translating if getattr(args, name) not in (None, False)), None)
+        if clash:
+            raise UserError(f"--embed translates nothing: it does not go with --{clash.replace('_', '-')}")
+
+
+def embed(
+    translator: "Translator",
+    lines: Iterable[str],
+    args: argparse.Namespace,
+    file: IO[bytes],
+    progress: Progress | None,
+) -> None:
+    """The vectors of the lines as one float32 array (lines, d_model), which numpy.load reads."""
+    import numpy as np
+
+    vectors = translator.embed(lines, args.pooling or "mean", batch_tokens=args.batch, progress=progress)
+    np.save(file, vectors.numpy())
+    if progress:
+        progress.finish()
+    print(f"{args.embed}: {len(vectors):,} vectors of {vectors.shape[1]} numbers", file=sys.stderr)
+
+
+def attention(translator: "Translator", line: str, translation: str, name: str) -> bytes:
+    """The file of that name: a picture or a page, by its suffix."""
+    seen = translator.attend(line, translation)
+    if name.lower().endswith(".html"):
+        from dragoman.page import attention_page
+
+        return attention_page(
+            seen.maps,
+            seen.pieces,
+            source=line,
+            translation=translation,
+            languages=(translator.bundle.src, translator.bundle.tgt),
+        )
+    from dragoman.picture import attention_figure
+
+    return attention_figure(
+        seen.maps["cross"][-1], seen.pieces["tgt_out"], seen.pieces["src"], title=translation
+    )
 
 
 def as_text(translation: "Translation") -> str:

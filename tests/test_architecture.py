@@ -26,6 +26,7 @@ FLOORS = {
     "masks": set(),
     "metrics": set(),
     "picture": set(),
+    "page": set(),
     "durable": set(),
     "untrusted": set(),
     "model_card": set(),
@@ -37,11 +38,13 @@ FLOORS = {
     "search": set(),
     "bundle": {"model", "data.tokenizer", "search", "durable", "untrusted", "model_card"},
     "attention_map": {"model", "masks"},
+    "attended": {"attention_map", "model", "data.tokenizer"},
+    "sentence_vectors": {"model", "masks"},
     "cost": {"model"},
     "engine": {"model", "search", "masks", "bundle"},
     # floor 3
     "translator": {
-        "bundle", "engine", "search", "attention_map", "model.pooling",
+        "bundle", "engine", "search", "attended", "sentence_vectors",
         "data.tokenizer", "data.sentences", "data.collate", "data.corpus",
     },
     # floor 4

@@ -1,5 +1,6 @@
 """translate.py as people use it: arguments, pipes, files and exit codes."""
 
+import html
 import json
 import os
 import pty
@@ -7,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from doors import Door
 from tiny import SENTENCES, make_bundle
 
 from dragoman import bundle as bundles
-from dragoman.doors import Parser, Progress, add_search_options, count_lines, search_config
+from dragoman.doors import SEARCH_OPTIONS, Parser, Progress, add_search_options, count_lines, search_config
 from dragoman.errors import UserError
 from dragoman.search.search import SearchConfig
 
@@ -100,6 +102,54 @@ def test_attention_is_drawn_for_one_sentence(door: Door, tmp_path: Path) -> None
     assert "one sentence" in door.refused("好", "久", "--attention", str(tmp_path / "b.png"))
 
 
+def test_attention_is_a_page_where_the_name_says_so(door: Door, tmp_path: Path) -> None:
+    page = tmp_path / "attention.HTML"
+    written = door("我爱你 <b>", "--attention", str(page)).out.decode().strip()
+    shown = page.read_text()
+    assert shown.startswith("<!doctype html>")
+    assert "我爱你 &lt;b&gt;" in shown
+    assert html.escape(written) in shown
+    assert "--overwrite" in door.refused("好久不见", "--attention", str(page))
+    door("好久不见", "--attention", str(page), "--overwrite")
+    assert "好久不见" in page.read_text()
+    for name in ("attention.gif", "attention", "html"):
+        complaint = door.refused("好", "--attention", name)
+        assert ".png" in complaint
+        assert ".html" in complaint
+
+
+def test_lines_become_vectors_in_a_file_that_numpy_reads(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("\n".join([*SENTENCES[:5], ""]) + "\n")
+    out = tmp_path / "vectors.npy"
+    done = door("--input", str(tmp_path / "in.txt"), "--embed", str(out))
+    assert done.out == b""
+    assert "5 vectors" not in done.err
+    assert "6 vectors of 32 numbers" in done.err
+    vectors = np.load(out, allow_pickle=False)
+    assert vectors.shape == (6, 32)
+    assert vectors.dtype == np.float32
+    assert not vectors[5].any()
+    assert "--overwrite" in door.refused(*SENTENCES[:2], "--embed", str(out))
+    door(*SENTENCES[:2], "--embed", str(out), "--overwrite", "--pooling", "mean")
+    np.testing.assert_allclose(np.load(out), vectors[:2], atol=1e-5)
+    door(*SENTENCES[:2], "--embed", str(out), "--overwrite", "--pooling", "attention")
+    assert not np.allclose(np.load(out), vectors[:2], atol=1e-3)
+    door("--embed", str(tmp_path / "none.npy"), stdin=b"")
+    assert np.load(tmp_path / "none.npy").shape == (0, 32)
+
+
+def test_a_refused_embedding_leaves_no_file(door: Door, tmp_path: Path) -> None:
+    out = tmp_path / "vectors.npy"
+    assert "mean, first, attention" in door.refused("好", "--embed", str(out), "--pooling", "max")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_search_option_is_named_where_embedding_refuses_them() -> None:
+    parser = Parser("test", "")
+    add_search_options(parser)
+    assert set(vars(parser.parse([]))) == set(SEARCH_OPTIONS)
+
+
 def test_a_model_is_chosen_by_the_direction_of_the_input(door: Door, tmp_path: Path) -> None:
     for name, (src, tgt) in {"zh_en": ("zh", "en"), "en_zh": ("en", "zh"), "smoke": ("zh", "en")}.items():
         bundle = make_bundle(tmp_path / "tokenizer", src=src, tgt=tgt)
@@ -138,6 +188,13 @@ def test_without_a_model_the_command_that_makes_one_is_named(door: Door, tmp_pat
         (("好", "--output", "no/such/folder/out.txt"), "no/such/folder"),
         (("-五度",), "-- "),
         (("好", "--beem", "5"), "--beem"),
+        (("好", "--pooling", "mean"), "--embed"),
+        (("好", "--embed", "a.npy", "--beam", "1"), "--beam"),
+        (("好", "--embed", "a.npy", "--top-k", "1"), "--top-k"),
+        (("好", "--embed", "a.npy", "--json"), "--json"),
+        (("好", "--embed", "a.npy", "--output", "b"), "--output"),
+        (("好", "--embed", "a.npy", "--attention", "b.png"), "--attention"),
+        (("好", "--embed", "no/such/folder/a.npy"), "no/such/folder"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(

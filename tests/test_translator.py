@@ -11,6 +11,8 @@ from tiny import SENTENCES, make_bundle
 from dragoman.bundle import Bundle
 from dragoman.engine import translate_ids
 from dragoman.errors import UserError
+from dragoman.model.position import PositionConfig
+from dragoman.model.transformer import Transformer
 from dragoman.search.search import SearchConfig
 from dragoman.special import BOS, EOS, PAD
 from dragoman.translator import Translator, choose_device, reads
@@ -185,11 +187,33 @@ def test_what_cannot_be_scored_is_refused(translator: Translator) -> None:
         translator.score(["好", "好" * 5000], ["a", "a"])
 
 
-def test_attention_has_a_row_per_written_and_a_column_per_read_piece(translator: Translator) -> None:
+def test_attention_has_a_piece_for_every_row_and_column(translator: Translator) -> None:
     seen = translator.attend("我爱你。", "I love you.")
-    assert seen.weights.shape == (4, len(seen.rows), len(seen.columns))
-    assert seen.rows[-1] == seen.columns[-1] == "</s>"
-    assert torch.allclose(seen.weights.sum(-1), torch.ones(seen.weights.shape[:2]), atol=1e-5)
+    n_src, n_tgt = len(seen.pieces["src"]), len(seen.pieces["tgt_out"])
+    assert {kind: tuple(weights.shape) for kind, weights in seen.maps.items()} == {
+        "encoder": (2, 4, n_src, n_src),
+        "decoder": (2, 4, n_tgt, n_tgt),
+        "cross": (2, 4, n_tgt, n_src),
+    }
+    assert seen.pieces["tgt_in"] == ["<s>", *seen.pieces["tgt_out"][:-1]]
+    assert seen.pieces["src"][-1] == seen.pieces["tgt_out"][-1] == "</s>"
+    assert "".join(seen.pieces["src"][:-1]).lstrip("▁") == "我爱你。"
+
+
+def test_nothing_is_read_beyond_the_positions_that_a_model_has(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path)
+    config = dataclasses.replace(bundle.model_config, position=PositionConfig(kind="learned", length=16))
+    sizes = {"src_vocab_size": len(bundle.src_tokenizer), "tgt_vocab_size": len(bundle.tgt_tokenizer)}
+    short = Translator(
+        dataclasses.replace(bundle, model=Transformer(config, **sizes).eval(), model_config=config)
+    )
+    long = "好你" * 40
+    assert short.translate([long], GREEDY)[0].text
+    assert short.embed([long]).isfinite().all()
+    with pytest.raises(UserError, match="no more than 16"):
+        short.score([long], ["a"])
+    with pytest.raises(UserError, match="more than 16 pieces"):
+        short.attend(long, "a")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dragoman.translator import Translator
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk: nobody's fault in here
+SEARCH_OPTIONS = ("beam", "n_best", "length_penalty", "sample", "temperature", "top_k", "top_p", "seed")
 _PEEKED = 1_000  # lines looked at to see which language the input is in
 
 
@@ -159,7 +160,7 @@ def new_file(path: str | Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
     except BaseException as error:
         part.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            raise UserError(f"cannot write {path}: {error.strerror}") from error
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
         raise
 
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 
 from dragoman import bundle as bundles
-from dragoman.attention_map import attention_map
+from dragoman.attended import Attended, attended
 from dragoman.bundle import Bundle
 from dragoman.data.collate import collate
 from dragoman.data.corpus import clean_text
@@ -35,7 +35,8 @@ from dragoman.errors import UserError
 from dragoman.languages import is_chinese, is_unspaced, primary
 from dragoman.search import search as searching
 from dragoman.search.search import SearchConfig
-from dragoman.special import BOS, EOS, PAD
+from dragoman.sentence_vectors import line_vectors
+from dragoman.special import EOS, PAD
 
 _WINDOW_LINES = 2_000
 _WINDOW_CHARS = 200_000
@@ -64,15 +65,6 @@ class Translation:
     hypotheses: list[Candidate]
 
 
-@dataclass(frozen=True)
-class Attended:
-    """Cross-attention weights (H, T, S) of the last layer; a label for each row and each column."""
-
-    weights: torch.Tensor
-    rows: list[str]
-    columns: list[str]
-
-
 class _Piece(NamedTuple):
     text: str
     ids: list[int]  # empty: copied, not translated
@@ -87,7 +79,11 @@ class Translator:
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-        self.max_length = _positive_int(bundle.meta.get("max_length"), default=256)
+        # pieces of one sentence, its end mark included
+        self.longest = min(_LONGEST_SCORED, bundle.model.max_positions or _LONGEST_SCORED)
+        self.max_length = min(
+            _positive_int(bundle.meta.get("max_length"), default=256), max(1, self.longest - 1)
+        )
 
     @classmethod
     def load(cls, folder: Path | str, device: str = "auto") -> Translator:
@@ -154,9 +150,9 @@ class Translator:
         tgt = self.bundle.tgt_tokenizer.encode_batch([clean_text(line) for line in tgt_lines])
         widths = [max(map(len, pair)) + 1 for pair in zip(src, tgt, strict=True)]
         for number, width in enumerate(widths, 1):
-            if width > _LONGEST_SCORED:
+            if width > self.longest:
                 raise UserError(
-                    f"line {number} has {width} pieces; no more than {_LONGEST_SCORED} can be scored"
+                    f"line {number} has {width} pieces; no more than {self.longest} can be scored"
                 )
         order = sorted(range(len(widths)), key=widths.__getitem__, reverse=True)
         scores = [0.0] * len(widths)
@@ -171,15 +167,37 @@ class Translator:
 
     def attend(self, line: str, translation: str) -> Attended:
         """Where the model looks in `line` while it writes `translation`; both taken as one sentence."""
-        src = [*self.bundle.src_tokenizer.encode(clean_text(line)), EOS]
+        src = self.bundle.src_tokenizer.encode(clean_text(line))
         tgt = self.bundle.tgt_tokenizer.encode(clean_text(translation))
-        if max(len(src), len(tgt)) > _LONGEST_SCORED:
-            raise UserError(f"the attention over more than {_LONGEST_SCORED} pieces cannot be shown")
-        weights = attention_map(self.bundle.model, torch.tensor([src]), torch.tensor([[BOS, *tgt]]))["cross"][
-            -1
-        ]
-        rows = [*self.bundle.tgt_tokenizer.pieces(tgt), "</s>"]  # row t is the query that writes piece t
-        return Attended(weights, rows, self.bundle.src_tokenizer.pieces(src))
+        if max(len(src), len(tgt)) >= self.longest:
+            raise UserError(f"the attention over more than {self.longest} pieces cannot be shown")
+        return attended(self.bundle.model, (self.bundle.src_tokenizer, self.bundle.tgt_tokenizer), src, tgt)
+
+    def embed(
+        self,
+        lines: Iterable[str],
+        pooling: str = "mean",
+        *,
+        batch_tokens: int = 4096,
+        progress: Callable[[float], None] | None = None,
+    ) -> torch.Tensor:
+        """One vector per line, (N, D) float32 on the CPU, in order: "mean", "first" or "attention" pooling.
+
+        Of the encoder's output over what `translate` would translate: a line of several sentences gets their
+        mean, weighted by tokens; a line with nothing to translate (blank, or only marks) gets zeros. The other
+        lines change no vector. See model/pooling.py for the poolings; `progress` as in `stream`.
+        """
+        vectors = [
+            line_vectors(self.bundle.model, [], pooling)
+        ]  # refuses an unknown one before anything is read
+        n_done = 0
+        for window in _windows(lines):
+            ids = [[piece.ids for piece in self._pieces(line) if piece.ids] for line in window]
+            vectors.append(line_vectors(self.bundle.model, ids, pooling, batch_tokens=batch_tokens))
+            n_done += len(window)
+            if progress:
+                progress(n_done)
+        return torch.cat(vectors)
 
     @torch.inference_mode()
     def _totals(self, src: list[list[int]], tgt: list[list[int]]) -> list[float]:
