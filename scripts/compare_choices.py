@@ -9,7 +9,7 @@ The models are far from good: they see the corpus three times only, and every ro
 baseline. The table tells what matters early and on little data, not which model would be best in the end.
 
 Results go to scripts/results/choices/: a file for each row and seed, and table.md, written again after each trial.
-The runs themselves, 28 MB each, are in runs/choices/ and may be removed. The same command goes on where it was
+The runs themselves, 45 MB each, are in runs/choices/ and may be removed. The same command goes on where it was
 stopped; a trial that was cut short is made again from its beginning.
 """
 
@@ -33,11 +33,11 @@ BASELINE = [
     "data=tatoeba", "data.max_tokens=1000", "data.tokenizer.kind=unigram", "data.tokenizer.vocab_size=4000",
     "model=tiny", "search=beam",
     "training.lr=3e-3", "training.schedule=cosine", "training.warmup_steps=200",
-    "trainer=cpu", "trainer.max_steps=1000", "trainer.validate_every=1000", "trainer.validation_pairs=100",
-    "trainer.samples=0", "trainer.keep_snapshots=1",
+    "trainer=cpu", "trainer.precision=32", "trainer.max_steps=1000",
+    "trainer.validate_every=1000", "trainer.validation_pairs=100", "trainer.samples=0", "trainer.keep_snapshots=1",
 ]  # fmt: skip
 # What the baseline has where a row has something else
-CHOSEN = "sinusoidal positions, pre-norm, scaled dot product, one joint vocabulary, tied threefold"
+CHOSEN = "sinusoidal positions, pre-norm, scaled dot product, one joint vocabulary in one matrix (`tie=all`)"
 
 ROWS: dict[str, list[str]] = {
     "baseline": [],
@@ -71,10 +71,11 @@ def main() -> None:
     trials = Trials(rows=rows(), folder=args.results, shown="bleu")
     trials.make(
         lambda row, seed: measure(row, seed, trials.rows[row], ROOT / "runs" / "choices"),
-        lambda: write(trials.folder / "table.md", table(trials)),
+        lambda: tell(trials),
         minutes=args.minutes,
         only=args.only,
     )
+    tell(trials)
     print(table(trials), end="")
 
 
@@ -109,6 +110,12 @@ def door(*command: str) -> None:
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
         raise UserError(f"python {' '.join(command)} left with {done.returncode}: {' '.join(last)}")
+
+
+def tell(trials: Trials) -> None:
+    """Write table.md from what there is."""
+    trials.folder.mkdir(parents=True, exist_ok=True)
+    write(trials.folder / "table.md", table(trials))
 
 
 def table(trials: Trials) -> str:

@@ -71,6 +71,7 @@ def main() -> None:
         minutes=args.minutes,
         only=args.only,
     )
+    tell(trials)
     print(table(trials), end="")
 
 
