@@ -106,6 +106,16 @@ def test_curves_follow_their_numbers() -> None:
     assert not np.array_equal(low_edge([0, 1, 2, 3, 4]), low_edge([4, 3, 2, 1, 0]))
 
 
+def test_a_seventh_line_has_the_first_ones_colour_and_is_told_from_it_by_its_dashes() -> None:
+    def ink_of(drawn: str) -> int:
+        series = {name: (list(range(40)), [5] * 40) if name == drawn else ([], []) for name in "abcdefg"}
+        colour = [int(picture.ACCENTS[0][i : i + 2], 16) for i in (1, 3, 5)]
+        return int((pixels(curve_figure(series, "x", "y")) == colour).all(axis=-1).sum())
+
+    assert 0 < ink_of("g") < 0.8 * ink_of("a")
+    assert ink_of("b") == 0
+
+
 def test_a_series_without_points_is_left_empty() -> None:
     assert curve_figure({"none yet": ([], [])}, "step", "loss").startswith(b"\x89PNG")
 

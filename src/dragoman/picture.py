@@ -100,15 +100,20 @@ def attention_figure(weights: Any, rows: Sequence[str], columns: Sequence[str], 
 def curve_figure(
     series: Mapping[str, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str, title: str = ""
 ) -> bytes:
-    """Lines over a common x axis: {name: (x values, y values)}. Each line is named at its end."""
+    """Lines over a common x axis: {name: (x values, y values)}. Each line is named at its end.
+
+    Beyond six lines the colours come again, dashed, and "- -" stands before the name.
+    """
     figure = _figure(7.2, 4.0)
     axes = figure.add_axes((0.1, 0.14, 0.74, 0.74))
     ends: list[tuple[float, float, str, str]] = []
     for n, (name, (x, y)) in enumerate(series.items()):
         colour = ACCENTS[n % len(ACCENTS)]
-        axes.plot(x, y, color=colour, linewidth=1.8, marker="o" if len(x) <= 30 else "", markersize=3.5)
+        again = n >= len(ACCENTS)
+        style, marker = "--" if again else "-", "o" if len(x) <= 30 else ""
+        axes.plot(x, y, style, color=colour, linewidth=1.8, marker=marker, markersize=3.5)
         if len(x):
-            ends.append((float(x[-1]), float(y[-1]), name, colour))
+            ends.append((float(x[-1]), float(y[-1]), f"- - {name}" if again else name, colour))
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#cbd2d9")
     axes.grid(axis="y", color="#e4e7eb", linewidth=0.8)
