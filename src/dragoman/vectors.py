@@ -30,7 +30,9 @@ MARK = "▁"
 _GZIP = b"\x1f\x8b"
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 # Letters of the scripts that put no spaces between words: Thai to Tibetan, Burmese, Khmer, kana, Chinese characters.
-_UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 
 
 class Layout(NamedTuple):

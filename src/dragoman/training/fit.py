@@ -143,16 +143,20 @@ def _fit(config: "Config", run_dir: Path) -> Path:
     return _train(config, run_dir, data, metrics)
 
 
-def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict[str, Any]) -> Path:
+def _model(config: "Config", data: TranslationData, metrics: dict[str, Any], *, new: bool) -> Transformer:
+    """As it begins; a run that goes on has its weights in its checkpoint, and asks for no word vectors."""
     model = Transformer(
         config.model, src_vocab_size=len(data.src_tokenizer), tgt_vocab_size=len(data.tgt_tokenizer)
     )
-    checkpoint = run_dir / LAST
-    resuming = checkpoint.exists()
-    if config.model.embedding.init is not None and not resuming:
-        metrics["vectors"] = start_from_vectors(
-            model, Path(config.model.embedding.init), data.src_tokenizer, data.tgt_tokenizer
-        )
+    if new and config.model.embedding.init is not None:
+        path = Path(config.model.embedding.init)
+        metrics["vectors"] = start_from_vectors(model, path, data.src_tokenizer, data.tgt_tokenizer)
+    return model
+
+
+def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict[str, Any]) -> Path:
+    resuming = (run_dir / LAST).exists()
+    model = _model(config, data, metrics, new=not resuming)
     write_json(run_dir / "metrics.json", metrics)  # from here on the run is one of this configuration
     module = TranslationModule(
         model, config.training, max_steps=config.trainer.max_steps, compile=config.trainer.compile
@@ -199,7 +203,7 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
     _tell_start(config, data, model, trainer, start)
     try:
         trainer.fit(
-            module, datamodule=data, ckpt_path=str(checkpoint) if resuming else None, weights_only=True
+            module, datamodule=data, ckpt_path=str(run_dir / LAST) if resuming else None, weights_only=True
         )
     except Stopped as stop:
         log.info("stopped by signal %d at step %d; saved", stop.signum, trainer.global_step)

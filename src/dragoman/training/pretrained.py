@@ -41,7 +41,7 @@ def start_from_vectors(
 
     Raises UserError for a broken file, and for one that knows none of the pieces.
     """
-    both = model.src_embedding, model.tgt_embedding  # with model.tie=all one and the same
+    both = [model.src_embedding, model.tgt_embedding]  # with model.tie=all one and the same
     sides = [("source ", src_tokenizer, both[:1]), ("target ", tgt_tokenizer, both[1:])]
     if src_tokenizer.sha256 == tgt_tokenizer.sha256:
         sides = [("", src_tokenizer, both)]
