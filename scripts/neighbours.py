@@ -59,7 +59,7 @@ def parse(words: list[str]) -> list[tuple[float, str]]:
     if words and words[0] not in SIGNS:
         words = ["+", *words]
     signs, names = words[::2], words[1::2]
-    if len(signs) != len(names) or set(signs) - SIGNS.keys() or set(names) & SIGNS.keys():
+    if not names or len(signs) != len(names) or set(signs) - SIGNS.keys() or set(names) & SIGNS.keys():
         raise UserError(
             f"cannot read '{' '.join(words).removeprefix('+ ')}': it is a word, or words with + or - between them and "
             "spaces around these: king - man + woman"

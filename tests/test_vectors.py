@@ -62,7 +62,9 @@ def test_only_wanted_words_are_kept_and_only_as_many_lines_read_as_asked(tmp_pat
 
 
 def test_words_may_hold_spaces_of_any_kind_and_bytes_that_are_no_text(tmp_path: Path) -> None:
-    path = save(tmp_path / "v.txt", "a 1 2\n. . . 3 4\n1\u00a01/2 5 6\nx\u2028y 7 8\n".encode() + b"\xff\xfe 9 9\n")
+    path = save(
+        tmp_path / "v.txt", "a 1 2\n. . . 3 4\n1\u00a01/2 5 6\nx\u2028y 7 8\n".encode() + b"\xff\xfe 9 9\n"
+    )
     read = vectors.read(path)
     assert list(read.rows) == ["a", ". . .", "1\u00a01/2", "x\u2028y", "\ufffd\ufffd"]
     assert read.matrix.shape == (5, 2)
@@ -91,7 +93,7 @@ def test_a_file_of_pieces_covers_equal_pieces_only(tmp_path: Path) -> None:
 
 
 def test_a_stray_mark_does_not_make_a_file_of_words_one_of_pieces(tmp_path: Path) -> None:
-    words = "".join(f"word{n} 1\n" for n in range(300))
+    words = "".join(f"word{n} 1\n" for n in range(3000))
     path = save(tmp_path / "v.txt", words + "▁▁▁ 1\n▁ 1\n▁x 1\nking 2\n")
     assert covered(path, PIECES) == {"▁king": [2]}
 
@@ -113,10 +115,13 @@ def test_no_piece_of_a_vocabulary_is_found_twice_and_the_special_ones_never(tmp_
 BROKEN = {
     "nothing in it": (b"", "is empty"),
     "a first line only": (b"0 3\n", "holds no vectors"),
-    "no numbers": ("once upon a time\nthere was".encode(), "line 1 has no numbers"),
+    "no numbers": (b"once upon a time\nthere was", "line 1 has no numbers"),
     "a number too few": (b"a 1 2 3\nb 4 5\n", "line 2 has 2 numbers, line 1 makes it 3"),
     "a number too many": (b"a 1 2 3\nb 4 5 6 7\n", "line 2 has 4 numbers, line 1 makes it 3"),
-    "another dimension than promised": (b"2 2\na 1 2 3\nb 4 5 6\n", "line 2 has 3 numbers, line 1 makes it 2"),
+    "another dimension than promised": (
+        b"2 2\na 1 2 3\nb 4 5 6\n",
+        "line 2 has 3 numbers, line 1 makes it 2",
+    ),
     "not a number": (b"a 1 2 3\nb 4 5,5 6\n", "line 2: '5,5' is not a finite number"),
     "not a number at all": (b"a 1 2 3\nb 4 nan 6\n", "line 2: 'nan' is not a finite number"),
     "infinite": (b"a 1 2 3\nb 4 5 -inf\n", "line 2: '-inf' is not a finite number"),

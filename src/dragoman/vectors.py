@@ -104,7 +104,7 @@ def read(path: Path, *, wanted: Set[str] | None = None, most: int | None = None)
         raise UserError(f"{path} holds no vectors")
     matrix = np.array(vectors, np.float32).reshape(len(rows), dimension)
     # Not at the first mark: it is a character like others, and vectors of the whole web have words such as ▁▁▁.
-    return WordVectors(rows=rows, matrix=matrix, marked=100 * n_marked >= n_read, n_duplicates=n_duplicates)
+    return WordVectors(rows=rows, matrix=matrix, marked=1000 * n_marked >= n_read, n_duplicates=n_duplicates)
 
 
 def write(file: IO[bytes], words: Iterable[str], matrix: np.ndarray) -> None:
