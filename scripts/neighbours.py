@@ -99,7 +99,8 @@ def find(word: str, rows: dict[str, int], where: str) -> int:
     alike = {other.removeprefix(MARK) for other in rows if other.removeprefix(MARK)[:1] == word[:1]}
     close = difflib.get_close_matches(word, sorted(alike), n=3, cutoff=0.5)
     meant = f" (did you mean {', '.join(map(repr, close))}?)" if close else ""
-    raise UserError(f"{where} has no vector for '{word}'{meant}")
+    why = "; rare words have none, being cut into pieces" if any(w.startswith(MARK) for w in rows) else ""
+    raise UserError(f"{where} has no vector for '{word}'{meant}{why}")
 
 
 def nearest(matrix: np.ndarray, terms: list[tuple[float, int]], top: int) -> list[tuple[int, float]]:
