@@ -18,6 +18,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -60,9 +61,7 @@ def layout(path: Path) -> Layout:
     parts = first[1].split()
     if len(parts) == 2 and all(part.isdigit() and len(part) < 12 for part in parts) and int(parts[1]):
         return Layout(int(parts[0]), int(parts[1]))
-    dimension = len(parts) - 1
-    while dimension and not all(map(_is_number, parts[-dimension:])):
-        dimension -= 1
+    dimension = sum(1 for _ in takewhile(_is_number, reversed(parts[1:])))
     if not dimension:
         raise UserError(
             f"{path}, line {first[0]} has no numbers: not a file of word vectors, which holds lines of a word and its "
