@@ -31,6 +31,7 @@ FLOORS = {
     "untrusted": set(),
     "model_card": set(),
     "experiments": set(),
+    "vectors": set(),
     # floor 1: text to batches, ids to logits
     "data": set(),
     "model": {"masks"},
@@ -50,6 +51,7 @@ FLOORS = {
     # floor 4
     "training": {
         "data", "model", "search", "bundle", "engine", "attention_map", "masks", "metrics", "picture", "durable",
+        "vectors",
     },
     "evaluation": {"data", "metrics", "durable", "search", "translator"},
     "doors": {"bundle", "search", "translator"},

@@ -228,7 +228,9 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, Tensor]) -> None:
     save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
     for name, tokenizer in zip(description.tokenizer_files(), _both(bundle), strict=True):
         (folder / name).write_bytes(Path(tokenizer.path).read_bytes())
-    as_json = json.dumps(dataclasses.asdict(description), ensure_ascii=False, indent=2, allow_nan=False)
+    as_dict = dataclasses.asdict(description)
+    del as_dict["model"]["embedding"]  # how the weights began; and a path is nobody else's business
+    as_json = json.dumps(as_dict, ensure_ascii=False, indent=2, allow_nan=False)
     (folder / _CONFIG).write_text(as_json + "\n", encoding="utf-8")
     n_parameters = sum(tensor.numel() for tensor in tensors.values())
     card = model_card(bundle.src, bundle.tgt, bundle.meta, n_parameters=n_parameters)

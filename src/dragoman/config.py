@@ -82,8 +82,8 @@ def _refuse_infinite(tree: dict[str, Any], prefix: str = "") -> None:
             raise UserError(f"{prefix}{key}={value}: must be a finite number")
 
 
-def check(overrides: list[str]) -> None:
-    """Compose once just to see whether it can be done, and say what is wrong in one line if not."""
+def check(overrides: list[str]) -> Config:
+    """Compose once to see whether it can be done, and say what is wrong in one line if not."""
     try:
         with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
             composed = compose("train", overrides=overrides)
@@ -92,7 +92,7 @@ def check(overrides: list[str]) -> None:
     except ValueError:  # Hydra's answer to model=null
         group = next(word for word in overrides if word.endswith("=null")).removesuffix("=null")
         raise UserError(f"there is no {group} 'null'; there are {', '.join(choices(group))}") from None
-    to_config(composed)
+    return to_config(composed)
 
 
 def _keys(node: object, prefix: str = "") -> list[str]:

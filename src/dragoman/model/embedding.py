@@ -1,11 +1,20 @@
 """From ids to vectors and back. The same matrix may serve both ways (Press & Wolf 2017)."""
 
 import math
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.special import PAD
+
+
+@dataclass(kw_only=True)
+class EmbeddingConfig:
+    """How the embeddings of a new run begin: at random, or with the word vectors of the text file `init`."""
+
+    init: str | None = None
 
 
 class Embedding(nn.Module):
@@ -24,6 +33,15 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.table(ids) * self.scale
+
+    @torch.no_grad()
+    def start_from(self, ids: Tensor, vectors: Tensor) -> None:
+        """Give the pieces `ids` (N,) these vectors (N, D) to begin with, in the size of the random start.
+
+        One factor for all of them, so that angles stay as they are; the other pieces keep their random vectors.
+        """
+        deviation = vectors.double().square().mean().sqrt()
+        self.table.weight[ids] = (vectors / (deviation * self.scale)).to(self.table.weight)
 
 
 class Projection(nn.Module):

@@ -10,7 +10,7 @@ from dragoman.masks import padding_attn_mask
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.cache import DecoderCache
 from dragoman.model.dropout import Dropout
-from dragoman.model.embedding import Embedding, Projection
+from dragoman.model.embedding import Embedding, EmbeddingConfig, Projection
 from dragoman.model.layers import (
     ACTIVATIONS,
     NORMALIZATIONS,
@@ -48,6 +48,7 @@ class ModelConfig:
     tie: str = "all"
     score: str = "scaled_dot"
     position: PositionConfig = field(default_factory=PositionConfig)
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
 
     def __post_init__(self) -> None:
         for key in ("d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers"):

@@ -33,6 +33,7 @@ from dragoman.training.machine import (
     precision_for,
 )
 from dragoman.training.module import TranslationModule
+from dragoman.training.pretrained import check_vectors, start_from_vectors
 from dragoman.training.quality import Quality
 from dragoman.training.run import already_done, flatten, lock, open_run, plain, quiet, write_json
 
@@ -123,6 +124,8 @@ def _fit(config: "Config", run_dir: Path) -> Path:
     if done:
         print(f"{run_dir} is finished ({done}); its bundle is {run_dir / 'bundle'}")
         return run_dir / "bundle"
+    if not (run_dir / LAST).exists():
+        check_vectors(config.model)
     keep_freed_memory()
     seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
@@ -137,14 +140,24 @@ def _fit(config: "Config", run_dir: Path) -> Path:
             "or set data.validation_size"
         )
     metrics |= {"data": data.fingerprint, "notes": list(data.notes)}
-    write_json(run_dir / "metrics.json", metrics)
     return _train(config, run_dir, data, metrics)
 
 
-def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict[str, Any]) -> Path:
+def _model(config: "Config", data: TranslationData, metrics: dict[str, Any], *, new: bool) -> Transformer:
+    """As it begins; a run that goes on has its weights in its checkpoint, and asks for no word vectors."""
     model = Transformer(
         config.model, src_vocab_size=len(data.src_tokenizer), tgt_vocab_size=len(data.tgt_tokenizer)
     )
+    if new and config.model.embedding.init is not None:
+        path = Path(config.model.embedding.init)
+        metrics["vectors"] = start_from_vectors(model, path, data.src_tokenizer, data.tgt_tokenizer)
+    return model
+
+
+def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict[str, Any]) -> Path:
+    resuming = (run_dir / LAST).exists()
+    model = _model(config, data, metrics, new=not resuming)
+    write_json(run_dir / "metrics.json", metrics)  # from here on the run is one of this configuration
     module = TranslationModule(
         model, config.training, max_steps=config.trainer.max_steps, compile=config.trainer.compile
     )
@@ -186,13 +199,11 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
         mode = "min" if quality.monitor == "loss" else "max"
         callbacks.append(EarlyStopping(quality.monitor, patience=config.training.patience, mode=mode))
     trainer = _trainer(config, run_dir, [*callbacks, keeper], metrics.get("step", 0))
-    checkpoint = run_dir / LAST
-    resuming = checkpoint.exists()
     start = f"going on with {run_dir} at step {metrics.get('step', 0)}" if resuming else f"training {run_dir}"
     _tell_start(config, data, model, trainer, start)
     try:
         trainer.fit(
-            module, datamodule=data, ckpt_path=str(checkpoint) if resuming else None, weights_only=True
+            module, datamodule=data, ckpt_path=str(run_dir / LAST) if resuming else None, weights_only=True
         )
     except Stopped as stop:
         log.info("stopped by signal %d at step %d; saved", stop.signum, trainer.global_step)
