@@ -13,9 +13,11 @@ from dragoman.data.batching import Planner
 from dragoman.data.corpus import CorpusConfig
 from dragoman.data.datamodule import DataConfig
 from dragoman.data.tokenizer import TokenizerConfig
+from dragoman.engine import translate_ids
 from dragoman.errors import UserError
 from dragoman.model.transformer import ModelConfig
 from dragoman.training import preflight as room
+from dragoman.training import quality
 from dragoman.training.fit import TrainerConfig, fit
 from dragoman.training.module import TrainingConfig
 from dragoman.training.preflight import forecast, preflight
@@ -111,7 +113,7 @@ def test_what_a_run_would_refuse_is_refused_and_leaves_nothing(config, tmp_path)
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_steps_are_those_of_the_run_with_all_their_batches(config, monkeypatch, accumulate: int) -> None:
     seen = []
-    monkeypatch.setattr(room, "_report", lambda config, watch, before: seen.append(watch) or [])
+    monkeypatch.setattr(room, "_report", lambda config, watch, *_: seen.append(watch) or [])
     preflight(config(training={"accumulate": accumulate, "ema": 0.9}))
     (watch,) = seen
     assert len(watch.steps) == 2 * (1 + 3)
@@ -126,17 +128,16 @@ def test_translations_of_a_model_that_knows_nothing_are_as_long_as_their_limits(
     seen = []
 
     def translate(model, sources, search):
-        found = real(model, sources, search)
-        seen.extend(
-            (search.max_length(len(source)), len(hypotheses[0].ids))
-            for source, hypotheses in zip(sources, found, strict=True)
-        )
+        found = translate_ids(model, sources, search)
+        lengths = [len(hypotheses[0].ids) for hypotheses in found]
+        seen.append((lengths, [search.max_length(len(source)) for source in sources]))
+        return found
 
-    real = room.translate_ids
-    monkeypatch.setattr(room, "translate_ids", translate)
-    preflight(config())
-    assert seen
-    assert all(limit == length for limit, length in seen)
+    monkeypatch.setattr(quality, "translate_ids", translate)
+    preflight(config(samples=2))
+    assert len(seen) == 2
+    for lengths, limits in seen:
+        assert lengths == limits
 
 
 def test_the_trial_takes_typical_batches_of_the_real_plan_and_then_the_longest() -> None:

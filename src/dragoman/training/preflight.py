@@ -1,12 +1,12 @@
 """What a run will cost, found out before it: `preflight(config)`.
 
 The table of cost.py is arithmetic; seconds are not. So the run's own trainer takes the run's own optimizer steps, a
-few typical ones and a few of the longest batch, validates once, and the rest is a multiplication. It happens in a
-folder that is thrown away: the run's own folder is neither made nor changed, only the data cache stays.
+few typical ones and a few of the longest batch, and validates; the rest is a multiplication. It happens in a folder
+that is thrown away: the run's own folder is neither made nor changed, only the data cache stays.
 
-Counted: fetching batches, forward, loss, backward, clipping, optimizer, moving average; at each validation the loss
-and greedy translations, as long as their references (a model that knows nothing would not end them).
-Not counted: scoring, pictures and saving. It refuses nothing that a run would accept.
+Counted: fetching batches, forward, loss, backward, clipping, optimizer, moving average; at each validation the loss,
+translations, scores and pictures. The translations are made as long as their references: a model that knows nothing
+does not know where to end. Not counted: saving. It refuses nothing that a run would accept.
 """
 
 import dataclasses
@@ -24,12 +24,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from dragoman.data.batching import Planner
 from dragoman.data.datamodule import TranslationData
 from dragoman.data.stream import BatchStream
-from dragoman.engine import translate_ids
 from dragoman.search.search import SearchConfig
 from dragoman.special import EOS
 from dragoman.training.fit import TrainerConfig, module_for, prepare, resolved, tell_start, trainer_for
 from dragoman.training.machine import forget_peak_memory, peak_memory
-from dragoman.training.module import TranslationModule
 from dragoman.training.quality import Quality
 from dragoman.training.run import quiet
 
@@ -57,13 +55,16 @@ def preflight(config: "Config") -> None:
         module = module_for(config, data, {}, new=False)  # what is in its weights costs nothing
         n_steps = 2 * (WARM_UP + STEPS)
         short = dataclasses.replace(config.trainer, max_steps=n_steps, validate_every=n_steps + 1)
-        watch = _Stopwatch(data, config.trainer.validation_pairs)
-        trainer = trainer_for(dataclasses.replace(config, trainer=short), folder, [watch], 0)
+        quality, watch = _quality(config, data), _Stopwatch()
+        trainer = trainer_for(dataclasses.replace(config, trainer=short), folder, [quality, watch], 0)
         tell_start(config, data, module.model, trainer, f"preflight of {config.run_dir}")
         trainer.fit(module, datamodule=data)
-        trainer.validate(module, datamodule=data, verbose=False)
+        with torch.no_grad():  # <EOS> is never the likeliest now: translations end at their limits
+            module.best_model.projection.weight[EOS] = 0
+        for _ in range(2):  # the first time much is loaded
+            trainer.validate(module, datamodule=data, verbose=False)
         if trainer.is_global_zero:
-            print("\n".join(_report(config, watch, before)))
+            print("\n".join(_report(config, watch, quality, before)))
 
 
 class _Trial(TranslationData):
@@ -88,14 +89,25 @@ class _TrialPlan(Planner):
         return self.batches
 
 
+def _quality(config: "Config", data: TranslationData) -> Quality:
+    """The run's own, only quiet, and its translations as long in all as the references."""
+    quality = Quality(
+        data,
+        monitor=config.training.monitor,
+        n_pairs=config.trainer.validation_pairs,
+        n_samples=config.trainer.samples,
+        say=lambda line: None,
+    )
+    targets = data.tgt_tokenizer.encode_batch([pair.tgt for pair in quality.pairs])
+    n_src, n_tgt = (sum(map(len, ids)) for ids in (quality.sources, targets))
+    quality.search = SearchConfig(kind="greedy", max_length_a=n_tgt / max(1, n_src), max_length_b=1)
+    return quality
+
+
 class _Stopwatch(Callback):
     """`steps`: seconds and target tokens, on all devices, of each optimizer step; `validation`: seconds of the last."""
 
-    def __init__(self, data: TranslationData, n_pairs: int) -> None:
-        self.quality = Quality(data, monitor="loss", n_pairs=n_pairs, n_samples=0, say=print)
-        targets = data.tgt_tokenizer.encode_batch([pair.tgt for pair in self.quality.pairs])
-        n_src, n_tgt = (sum(map(len, ids)) for ids in (self.quality.sources, targets))
-        self.search = SearchConfig(kind="greedy", max_length_a=n_tgt / max(1, n_src), max_length_b=1)
+    def __init__(self) -> None:
         self.steps: list[tuple[float, int]] = []
         self.validation = 0.0
 
@@ -115,27 +127,19 @@ class _Stopwatch(Callback):
         self.since = time.monotonic()
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, TranslationModule)
-        model = pl_module.best_model
-        with torch.no_grad(), torch.autocast(pl_module.device.type, enabled=False):
-            model.projection.weight[EOS] = 0  # never the likeliest: no translation ends before its limit
-            translate_ids(model, self.quality.sources[trainer.global_rank :: trainer.world_size], self.search)
         self.validation = time.monotonic() - self.since
 
 
-def _report(config: "Config", watch: _Stopwatch, before: int) -> list[str]:
+def _report(config: "Config", watch: _Stopwatch, quality: Quality, before: int) -> list[str]:
     lines = [f"{'':<17}{'seconds a step':>15}{'target tokens':>15}{'tokens/s':>10}"]
     typical, longest = watch.steps[WARM_UP : WARM_UP + STEPS], watch.steps[-STEPS:]
     for name, steps in (("typical batches", typical), ("longest batch", longest)):
         seconds, tokens = (sum(column) for column in zip(*steps, strict=True))
-        line = (
-            f"{name:<17}{seconds / len(steps):>15.3f}{tokens / len(steps):>15,.0f}{tokens / seconds:>10,.0f}"
-        )
-        lines.append(line)
-    n_pairs, n_translated = len(watch.quality.data.validation), len(watch.quality.pairs)
+        columns = f"{seconds / len(steps):>15.3f}{tokens / len(steps):>15,.0f}{tokens / seconds:>10,.0f}"
+        lines.append(f"{name:<17}{columns}")
+    n_pairs = f"{len(quality.pairs):,} of {len(quality.data.validation):,} pairs"
     lines.append(
-        f"{'a validation':<17}{watch.validation:>15.3f}  loss of {n_pairs:,} pairs, {n_translated:,} translated "
-        "as long as their references; without scoring and pictures"
+        f"{'a validation':<17}{watch.validation:>15.3f}  {n_pairs} translated, as long as their references"
     )
     pace = sum(seconds for seconds, _ in typical) / len(typical)
     lines.append(forecast(config.trainer, pace, watch.validation))
