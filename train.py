@@ -1,6 +1,7 @@
 """Train a translation model: python train.py experiment=zh_en [any.key=value ...]
 
-Every setting and its value: python train.py experiment=zh_en --cfg job
+Every setting and its value:           python train.py experiment=zh_en --cfg job
+How long it will take, how much memory: python train.py experiment=zh_en preflight=true
 """
 
 import os
@@ -19,6 +20,7 @@ def main() -> None:
     from dragoman.errors import plain_errors
     from dragoman.training.checkpoint import Stopped
     from dragoman.training.fit import fit
+    from dragoman.training.preflight import preflight
 
     check(given)
 
@@ -26,7 +28,8 @@ def main() -> None:
     def train(composed: DictConfig) -> None:
         with plain_errors():  # here, or Hydra would print a traceback
             try:
-                fit(to_config(composed))
+                config = to_config(composed)
+                (preflight if config.preflight else fit)(config)
             except Stopped as stopped:
                 if os.environ.get("LOCAL_RANK", "0") == "0":  # said once, however many train together
                     print(

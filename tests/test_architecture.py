@@ -50,8 +50,8 @@ FLOORS = {
     },
     # floor 4
     "training": {
-        "data", "model", "search", "bundle", "engine", "attention_map", "masks", "metrics", "picture", "durable",
-        "vectors",
+        "data", "model", "search", "bundle", "engine", "attention_map", "cost", "masks", "metrics", "picture",
+        "durable", "vectors",
     },
     "evaluation": {"data", "metrics", "durable", "search", "translator"},
     "doors": {"bundle", "search", "translator"},

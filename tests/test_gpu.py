@@ -21,6 +21,7 @@ from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.search.search import SearchConfig
 from dragoman.training.fit import TrainerConfig, fit
 from dragoman.training.module import TrainingConfig, TranslationModule
+from dragoman.training.preflight import preflight
 
 pytestmark = [
     pytest.mark.gpu,
@@ -151,3 +152,10 @@ def test_a_run_on_a_gpu_goes_on_with_the_same_batches_and_nearly_the_same_loss(
     for one, other in zip(straight, broken, strict=True):
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-2)
     assert straight[-1]["loss"] < straight[0]["loss"]
+
+
+def test_preflight_tells_the_memory_of_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    preflight(config_of(tmp_path, "asked", 1000))
+    out = capsys.readouterr().out
+    assert "GB on the GPU" in out
+    assert not (tmp_path / "asked").exists()

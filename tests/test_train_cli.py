@@ -43,6 +43,7 @@ def refusal(done: "subprocess.CompletedProcess[str]") -> str:
 REFUSED = {
     "training.lrr=1": ("no setting 'training.lrr'", "did you mean 'training.lr'"),
     "optimiser=adam": ("no setting 'optimiser'",),
+    "preflight=maybe": ("preflight", "maybe"),
     "+x=1": ("no setting 'x'",),
     "++model.colour=red": ("no setting 'model.colour'",),
     "data.corpora=[{path: a, nam: b}]": ("did you mean 'name'",),
@@ -149,6 +150,15 @@ def test_the_door_prints_every_setting_and_its_value(tmp_path: Path) -> None:
     assert printed["model"]["dropout"] == 0.0  # of the experiment
     assert printed["search"]["length_penalty"] == 1.0  # of the dataclass
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_door_says_what_a_run_costs_and_begins_none(tmp_path: Path) -> None:
+    done = train("experiment=copy", "preflight=true", "data.max_tokens=256", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "preflight of runs/copy" in done.stdout
+    assert "peak memory" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_an_unreadable_corpus_ends_the_door_in_one_line(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class Config:
     name: str = "dragoman"
     seed: int = 1
     run_dir: str = "runs/${name}"
+    preflight: bool = False  # instead of a run: say what it will cost, and leave no trace of having asked
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)

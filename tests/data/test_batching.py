@@ -106,3 +106,15 @@ def test_a_million_pairs_are_planned_within_seconds() -> None:
     start = time.process_time()
     Planner(src, tgt, 4096, 1).epoch(1)
     assert time.process_time() - start < 4  # about 1 s; the slack is for a busy machine
+
+
+@given(lengths, st.integers(0, 3), st.integers(1, 3))
+def test_the_shapes_told_are_those_of_every_epoch(
+    pairs: list[tuple[int, int]], epoch: int, world_size: int
+) -> None:
+    src, tgt = sides(pairs)
+    told = Planner(src, tgt, 80, 1, world_size=world_size).shapes.tolist()
+    batches = Planner(src, tgt, 80, seed=1).epoch(epoch)
+    assert sorted(told) == sorted([len(b), src[b].max(), tgt[b].max(), tgt[b].sum()] for b in batches)
+    longest = [max(src_width, tgt_width) for _, src_width, tgt_width, _ in told]
+    assert longest == sorted(longest, reverse=True)

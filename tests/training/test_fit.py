@@ -106,8 +106,8 @@ def test_a_signal_saves_within_a_step_and_the_run_goes_on_as_if_nothing_had_been
             if trainer.global_step == at:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    made = room._trainer
-    monkeypatch.setattr(room, "_trainer", lambda c, r, callbacks, s: made(c, r, [Nudge(), *callbacks], s))
+    made = room.trainer_for
+    monkeypatch.setattr(room, "trainer_for", lambda c, r, callbacks, s: made(c, r, [Nudge(), *callbacks], s))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped) as stopped:
         fit(broken)

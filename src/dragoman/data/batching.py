@@ -57,9 +57,11 @@ class Planner:
         self._edges = edges(np.maximum(src, tgt), max_tokens)
         starts, rows = self._edges[:-1], np.diff(self._edges)
         self.batches_per_epoch = -(-len(rows) // world_size)  # per rank
-        widths = sum(np.maximum.reduceat(side, starts).astype(np.int64) for side in (src, tgt))
+        widths = [np.maximum.reduceat(side, starts).astype(np.int64) for side in (src, tgt)]
+        # (n_batches, 4) of all ranks, the longest first: rows, positions of src and of tgt, tokens of tgt
+        self.shapes = np.stack([rows, *widths, np.add.reduceat(tgt, starts, dtype=np.int64)], axis=1)
         tokens = int(src.sum(dtype=np.int64)) + int(tgt.sum(dtype=np.int64))
-        self.padding_share = 1 - tokens / int((rows * widths).sum())
+        self.padding_share = 1 - tokens / int((rows * sum(widths)).sum())
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
         """The row numbers of each batch of this rank.

@@ -106,6 +106,11 @@ class TranslationData(LightningDataModule):
         """Share of an epoch's positions, both sides, that are padding."""
         return self._planner.padding_share
 
+    @property
+    def batch_shapes(self) -> list[list[int]]:
+        """Of each batch of an epoch, the longest first: rows, positions of src and of tgt, tokens of tgt."""
+        return self._planner.shapes.tolist()
+
     def train_dataloader(self) -> BatchStream:
         """Batches without end, from number `consumed` on."""
         done, src, tgt = self.prepared, *self._ids

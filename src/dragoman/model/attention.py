@@ -49,6 +49,8 @@ class Additive(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         """(B, H, T_q, d), (B, H, T_k, d) -> scores (B, H, T_q, T_k)."""
+        # Contiguous first: the sum would inherit the layout of q and k, and the product copy all of it.
+        q, k = q.contiguous(), k.contiguous()
         met = torch.tanh(q[..., :, None, :] + k[..., None, :, :])  # (B, H, T_q, T_k, d)
         return (met @ self.w[:, None, :, None].to(met.dtype)).squeeze(-1)
 

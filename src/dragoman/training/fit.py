@@ -17,12 +17,13 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
 from safetensors.torch import load_file
 
-from dragoman import bundle
+from dragoman import bundle, cost
 from dragoman.data.datamodule import TranslationData
 from dragoman.errors import UserError, suggest
 from dragoman.model.transformer import Transformer
 from dragoman.training.callbacks import Clock, Curves, Progress
 from dragoman.training.checkpoint import LAST, SNAPSHOTS, AtomicCheckpointIO, Keeper, Stopped
+from dragoman.training.loss import chunk_on
 from dragoman.training.machine import (
     ACCELERATORS,
     LIGHTNING_PRECISION,
@@ -104,12 +105,12 @@ def fit(config: "Config") -> Path:
     Raises UserError for what the user can mend, and Stopped when a signal ended the run early (it has saved itself).
     """
     run_dir = Path(config.run_dir)
-    config = _resolved(config)
+    config = resolved(config)
     with lock(run_dir):
         return _fit(config, run_dir)
 
 
-def _resolved(config: "Config") -> "Config":
+def resolved(config: "Config") -> "Config":
     """The same with "auto" replaced by what it means here: a run that goes on elsewhere must compute alike."""
     accelerator = accelerator_for(config.trainer.accelerator, config.trainer.devices)
     precision = precision_for(config.trainer.precision, accelerator)
@@ -126,24 +127,31 @@ def _fit(config: "Config", run_dir: Path) -> Path:
         return run_dir / "bundle"
     if not (run_dir / LAST).exists():
         check_vectors(config.model)
-    keep_freed_memory()
-    seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
-    data.prepare()
+    prepare(config, data)
     if metrics.get("data", data.fingerprint) != data.fingerprint:
         raise UserError(
             f"the data of {run_dir} has changed since the run began; choose another name (name=...) to train on it"
-        )
-    if not len(data.val_dataloader()):
-        raise UserError(
-            "there are no validation pairs to choose the best model by: give a corpus with a validation split, "
-            "or set data.validation_size"
         )
     metrics |= {"data": data.fingerprint, "notes": list(data.notes)}
     return _train(config, run_dir, data, metrics)
 
 
-def _model(config: "Config", data: TranslationData, metrics: dict[str, Any], *, new: bool) -> Transformer:
+def prepare(config: "Config", data: TranslationData) -> None:
+    """Everything that comes before the model."""
+    keep_freed_memory()
+    seed_everything(config.seed, verbose=False)
+    data.prepare()
+    if not len(data.val_dataloader()):
+        raise UserError(
+            "there are no validation pairs to choose the best model by: give a corpus with a validation split, "
+            "or set data.validation_size"
+        )
+
+
+def module_for(
+    config: "Config", data: TranslationData, metrics: dict[str, Any], *, new: bool
+) -> TranslationModule:
     """As it begins; a run that goes on has its weights in its checkpoint, and asks for no word vectors."""
     model = Transformer(
         config.model, src_vocab_size=len(data.src_tokenizer), tgt_vocab_size=len(data.tgt_tokenizer)
@@ -151,16 +159,15 @@ def _model(config: "Config", data: TranslationData, metrics: dict[str, Any], *, 
     if new and config.model.embedding.init is not None:
         path = Path(config.model.embedding.init)
         metrics["vectors"] = start_from_vectors(model, path, data.src_tokenizer, data.tgt_tokenizer)
-    return model
+    return TranslationModule(
+        model, config.training, max_steps=config.trainer.max_steps, compile=config.trainer.compile
+    )
 
 
 def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict[str, Any]) -> Path:
     resuming = (run_dir / LAST).exists()
-    model = _model(config, data, metrics, new=not resuming)
+    module = module_for(config, data, metrics, new=not resuming)
     write_json(run_dir / "metrics.json", metrics)  # from here on the run is one of this configuration
-    module = TranslationModule(
-        model, config.training, max_steps=config.trainer.max_steps, compile=config.trainer.compile
-    )
     clock = Clock()
     progress = Progress(clock, max_steps=config.trainer.max_steps, max_seconds=config.trainer.max_seconds)
     quality = Quality(
@@ -198,9 +205,9 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
     if config.training.patience:
         mode = "min" if quality.monitor == "loss" else "max"
         callbacks.append(EarlyStopping(quality.monitor, patience=config.training.patience, mode=mode))
-    trainer = _trainer(config, run_dir, [*callbacks, keeper], metrics.get("step", 0))
+    trainer = trainer_for(config, run_dir, [*callbacks, keeper], metrics.get("step", 0))
     start = f"going on with {run_dir} at step {metrics.get('step', 0)}" if resuming else f"training {run_dir}"
-    _tell_start(config, data, model, trainer, start)
+    tell_start(config, data, module.model, trainer, start)
     try:
         trainer.fit(
             module, datamodule=data, ckpt_path=str(run_dir / LAST) if resuming else None, weights_only=True
@@ -212,7 +219,7 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
     return run_dir / "bundle"
 
 
-def _trainer(config: "Config", run_dir: Path, callbacks: list[Callback], step: int) -> Trainer:
+def trainer_for(config: "Config", run_dir: Path, callbacks: list[Callback], step: int) -> Trainer:
     c = config.trainer
     board = TensorBoardLogger(
         str(run_dir),
@@ -303,15 +310,26 @@ def _bundle_of(
     )
 
 
-def _tell_start(
+def tell_start(
     config: "Config", data: TranslationData, model: Transformer, trainer: Trainer, start: str
 ) -> None:
-    if trainer.is_global_zero:
-        millions = sum(p.numel() for p in model.parameters()) / 1e6
-        line = (
-            f"{start}: {data.train_size:,} pairs, {data.batches_per_epoch:,} batches an epoch, "
-            f"{millions:.1f} million parameters, {trainer.precision} on {trainer.num_devices} "
-            f"{trainer.accelerator.name()}, vocabulary {len(data.src_tokenizer)}/{len(data.tgt_tokenizer)}"
-        )
-        print(line)
-        log.info(line)
+    """What is trained on what, and what it costs."""
+    if not trainer.is_global_zero:
+        return
+    vocabularies = len(data.src_tokenizer), len(data.tgt_tokenizer)
+    millions = sum(p.numel() for p in model.parameters()) / 1e6
+    costs = cost.table(
+        cost.Cost(config=config.model, src_vocab_size=vocabularies[0], tgt_vocab_size=vocabularies[1]),
+        [cost.Shape(*shape) for shape in data.batch_shapes],
+        average=bool(config.training.ema),
+        width=4 if config.trainer.precision == "32" else 2,
+        chunk=chunk_on(config.trainer.accelerator),
+    )
+    line = (
+        f"{start}: {data.train_size:,} pairs, {data.batches_per_epoch:,} batches an epoch, "
+        f"{millions:.1f} million parameters, {trainer.precision} on {trainer.num_devices} "
+        f"{trainer.accelerator.name()}, vocabulary {vocabularies[0]}/{vocabularies[1]}"
+    )
+    for told in (line, *costs.splitlines()):
+        print(told)
+        log.info(told)

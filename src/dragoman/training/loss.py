@@ -12,6 +12,11 @@ CHUNK = {"cpu": 512}  # positions at a time; a GPU would rather have few large p
 CHUNK_ELSEWHERE = 8192
 
 
+def chunk_on(device_type: str) -> int:
+    """How many positions are projected at a time."""
+    return CHUNK.get(device_type, CHUNK_ELSEWHERE)
+
+
 class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
@@ -23,7 +28,7 @@ class _ProjectedLoss(torch.autograd.Function):
         dtype: torch.dtype,
         with_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        chunk = CHUNK.get(states.device.type, CHUNK_ELSEWHERE)
+        chunk = chunk_on(states.device.type)
         vocab_size = weight.size(0)
         cast_weight, cast_states = weight.to(dtype), states.to(dtype)
         states_gradient = torch.empty_like(cast_states)

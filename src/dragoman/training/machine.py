@@ -1,7 +1,11 @@
 """What this machine can do, and how to ask it nicely. Knows nothing of models or data."""
 
+import contextlib
 import ctypes
+import re
+import resource
 import sys
+from pathlib import Path
 
 import torch
 
@@ -65,3 +69,22 @@ def keep_freed_memory() -> None:
         (-2, _KEEP),
     ):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
         mallopt(parameter, value)
+
+
+def forget_peak_memory() -> None:
+    """Let `peak_memory` tell the most from here on, where the system can do so."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):  # not Linux, or not allowed
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory(accelerator: str) -> int:
+    """The most there was, in bytes: of torch's tensors on the GPU, or else of all that this process held in memory."""
+    if accelerator == "gpu":
+        return torch.cuda.max_memory_allocated()
+    with contextlib.suppress(OSError, AttributeError):
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(re.search(r"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)[1])  # type: ignore[index]
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most

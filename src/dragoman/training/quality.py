@@ -47,6 +47,7 @@ class Quality(Callback):
             len(data.validation), n, replace=False
         )  # of every corpus its share
         self.pairs = [data.validation[i] for i in sorted(chosen.tolist())]
+        self.search = SearchConfig(kind="greedy")  # often, so fast
         self.monitor = monitor if self.pairs else "loss"  # nothing is translated, so nothing else can be had
         self.sources = data.src_tokenizer.encode_batch([pair.src for pair in self.pairs])
         self.history: list[dict[str, Any]] = []
@@ -121,7 +122,7 @@ class Quality(Callback):
         """Greedily, every process its share; all get all."""
         rank, world = trainer.global_rank, trainer.world_size
         with torch.autocast(model.projection.weight.device.type, enabled=False):
-            found = translate_ids(model, self.sources[rank::world], SearchConfig(kind="greedy"))
+            found = translate_ids(model, self.sources[rank::world], self.search)
         mine = [clean_text(self.data.tgt_tokenizer.decode(hypotheses[0].ids)) for hypotheses in found]
         if world == 1:
             return mine

@@ -120,8 +120,8 @@ def quiet(run_dir: Path) -> None:
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """The configuration as plain dicts, lists and values."""
-    return dataclasses.asdict(config)
+    """The configuration of a run as plain dicts, lists and values; `preflight` asks about it and is no part of it."""
+    return {key: value for key, value in dataclasses.asdict(config).items() if key != "preflight"}
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
