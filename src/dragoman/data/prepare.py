@@ -77,8 +77,7 @@ class DataConfig:
                 raise UserError(f"data.{key} is {getattr(self, key)}; it must be at least {least}")
         if self.max_ratio and self.max_ratio < 1:
             raise UserError(f"data.max_ratio is {self.max_ratio}; it must be at least 1, or 0 for no limit")
-        # Beside the pieces a batch holds <EOS> and, in a model for both directions, the tag before a source.
-        if self.max_tokens < self.max_length + len(self.every_direction):
+        if self.max_tokens < self.longest:
             raise UserError(
                 f"data.max_tokens is {self.max_tokens} and data.max_length {self.max_length}: a sentence of that "
                 "length and its <EOS> do not fit into a batch; raise the one or lower the other"
@@ -88,6 +87,11 @@ class DataConfig:
     def every_direction(self) -> list[Direction]:
         """What the model shall translate: src to tgt, then tgt to src where that was asked for too."""
         return directions(self.directions, self.src, self.tgt, key="data.directions")
+
+    @property
+    def longest(self) -> int:
+        """The most ids of a sentence: its pieces, <EOS> and, for a model of both directions, the tag."""
+        return self.max_length + len(self.every_direction)
 
 
 @dataclass(kw_only=True)

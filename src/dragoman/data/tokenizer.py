@@ -160,11 +160,14 @@ class Tokenizer:
         if not alpha:
             return self._model.encode(list(texts), num_threads=threads)
         # sentencepiece seeds a generator per thread, when the thread first draws. A batch call with one
-        # thread always starts a fresh one, so what was drawn before leaves no trace.
+        # thread always starts a fresh one, so what was drawn before leaves no trace; but for a single
+        # sentence it starts none and draws from the caller's: so there are never fewer than two.
         sentencepiece.set_random_generator_seed(seed % 2**32)
-        return self._model.encode(
-            list(texts), num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha
+        company = texts if len(texts) != 1 else [*texts, *texts]
+        cut = self._model.encode(
+            list(company), num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha
         )
+        return cut[: len(texts)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special ids and tags are dropped."""
