@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from lightning.pytorch import Callback
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -176,7 +177,8 @@ def test_one_model_learns_both_directions_and_translates_either_way(config):
         assert record[score] == pytest.approx(mean, abs=1e-3)
     assert "tok:13a" in record["signature_zh_en"]
     assert "tok:zh" in record["signature_en_zh"]
-    assert "bleu_en_zh" in (run / "train.log").read_text(encoding="utf-8")
+    said = f"bleu {record['bleu']:.2f} (zh_en {record['bleu_zh_en']:.2f}, en_zh {record['bleu_en_zh']:.2f})"
+    assert said in (run / "train.log").read_text(encoding="utf-8")
     board = EventAccumulator(str(run / "tensorboard")).Reload()
     assert {"validation/bleu", "validation/bleu_zh_en", "validation/chrf_en_zh"} <= set(
         board.Tags()["scalars"]
@@ -218,6 +220,18 @@ def test_a_changed_configuration_is_refused_by_naming_what_changed(config):
     with pytest.raises(UserError, match=r"training.lr \(was 0.003, now 0.01\)"):
         fit(config(training={"lr": 0.01}))
     fit(config(trainer={"max_steps": 3, "log_every": 1, "validate_every": 2}, workers=1))
+
+
+def test_a_run_begun_before_there_was_a_setting_goes_on_with_its_default(config):
+    fit(config(trainer={"max_steps": 2}))
+    saved = Path(config().run_dir) / "config.yaml"
+    content = yaml.safe_load(saved.read_text(encoding="utf-8"))
+    del content["data"]["directions"]
+    saved.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    with pytest.raises(UserError, match=r"data\.directions"):
+        fit(config(trainer={"max_steps": 3}, directions=["zh_en", "en_zh"]))
+    fit(config(trainer={"max_steps": 3}))
+    assert checkpoint(config())["global_step"] == 3
 
 
 def test_a_folder_that_is_not_a_run_is_left_alone(config):

@@ -93,10 +93,13 @@ def _cut(rows: list[list[int]]) -> _Side:
 def _gather(sides: tuple[_Side, _Side], turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(B, longest + 1) padded ids, row b of `sides[turn[b]]`, and the B lengths."""
     lengths = np.where(turn, sides[1].lengths, sides[0].lengths)
-    padded = np.empty((len(turn), int(lengths.max()) + 1), np.int64)
+    width = int(lengths.max()) + 1
+    if not turn.any():  # as always for a model of one direction: nothing to put together
+        return rectangle(sides[0].values, sides[0].starts, lengths, width), lengths
+    padded = np.empty((len(turn), width), np.int64)
     for number, side in enumerate(sides):
         mine = turn == number
-        padded[mine] = rectangle(side.values, side.starts[mine], side.lengths[mine], padded.shape[1])
+        padded[mine] = rectangle(side.values, side.starts[mine], side.lengths[mine], width)
     return padded, lengths
 
 

@@ -149,13 +149,18 @@ class Quality(Callback):
         return [shares[i % world][i // world] for i in range(len(self.sources))]
 
     def _in_words(self, record: dict[str, Any], best: dict[str, Any] | None) -> str:
-        scores = "  ".join(f"{key} {record[key]:.2f}" for key in self._names(SCORES) if key in record)
+        scores = "  ".join(f"{k} {record[k]:.2f}{self._apart(record, k)}" for k in SCORES if k in record)
         line = f"step {record['step']}: validation loss {record['loss']:.3f}  {scores}"
         if best is None:
             return f"{line}  (first: kept)"
         if self.is_best:
             return f"{line}  (best so far by {self.monitor}: kept)"
         return f"{line}  (not kept: {self.monitor} was {best[self.monitor]:.2f} at step {best['step']})"
+
+    def _apart(self, record: dict[str, Any], score: str) -> str:
+        """The score of each direction, where there are several."""
+        own = [f"{d} {record[f'{score}_{d}']:.2f}" for d in self.directions if f"{score}_{d}" in record]
+        return f" ({', '.join(own)})" if own else ""
 
     def _show(
         self, board: SummaryWriter, record: dict[str, Any], hypotheses: list[str], model: Transformer
