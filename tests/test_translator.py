@@ -244,8 +244,15 @@ def test_the_tag_of_the_target_language_goes_before_every_source(
     tokenizer = both.bundle.src_tokenizer
     both.translate(["".join(SENTENCES[:5])], GREEDY)
     assert seen == [[*tokenizer.tag("en"), *tokenizer.encode(text)] for text in SENTENCES[:5]]
-    assert both.attend(SENTENCES[5], "好").columns[0] == "<2zh>"
-    assert both.attend(SENTENCES[5], "好", direction="zh_en").columns[0] == "<2en>"
+    assert both.attend(SENTENCES[5], "好").pieces["src"][0] == "<2zh>"
+    assert both.attend(SENTENCES[5], "好", direction="zh_en").pieces["src"][0] == "<2en>"
+
+
+def test_vectors_are_of_sources_read_behind_the_tag_of_the_direction(both: Translator) -> None:
+    for lines, own, other in ((SENTENCES[:2], "zh_en", "en_zh"), (SENTENCES[5:7], "en_zh", "zh_en")):
+        vectors = both.embed(lines)
+        assert torch.equal(vectors, both.embed(lines, direction=own))
+        assert not torch.allclose(vectors, both.embed(lines, direction=other), atol=1e-4)
 
 
 def test_the_answers_of_either_direction_are_joined_as_its_target_is_written(both: Translator) -> None:

@@ -9,9 +9,8 @@ N lines in, N lines out, in order, always, and nothing in a line is dropped:
   - the answers are joined with the white space that stood between the sentences, or with what the target
     language puts there: a space in English where Chinese had none, none in Chinese where English had one;
   - blank lines stay blank, and a sentence without letters or digits (emoji, a row of dashes) is copied.
-A model of both directions takes the one that is named; without a name, the one whose source is in the script of
-the lines: of all lines given to `score`, of the first window of those given to `translate`, `stream` or `embed`, so that
-one call never mixes directions.
+A model of both directions takes the one that is named, or else the one whose source is in the script of the lines:
+of all that `score` is given, of the first window elsewhere, so that one call never mixes directions.
 The n-th best translation of a line is made of the n-th best of its sentences, and their scores add up.
 
 Lines are worked on in windows, so that memory depends neither on the length of a file nor, beyond its own
