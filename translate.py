@@ -16,6 +16,7 @@ from dragoman.doors import (
     SEARCH_OPTIONS,
     Parser,
     Progress,
+    add_direction_option,
     add_search_options,
     count_lines,
     load_translator,
@@ -50,6 +51,7 @@ def parser() -> Parser:
     parser.add_argument("--pooling", metavar="NAME", help="with --embed: mean, first or attention (mean)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
     parser.add_argument("--batch", type=int, default=4096, metavar="N", help="pieces computed at once (4096)")
+    add_direction_option(parser)
     add_search_options(parser)
     return parser
 
@@ -72,17 +74,19 @@ def main() -> None:
         out: IO[bytes] = sys.stdout.buffer
         if args.output:
             out = opened.enter_context(new_file(args.output, overwrite=args.overwrite))
-        translator, lines = load_translator(args.model, lines, args.device)
+        translator, lines, args.direction = load_translator(args.model, lines, args.device, args.direction)
         search = search_config(args, translator.bundle.search)
         progress = Progress(count_lines(args.input)) if args.input else None
         if shown and args.embed:
             embed(translator, lines, args, shown, progress)
             return
-        found = translator.stream(lines, search, batch_tokens=args.batch, progress=progress)
+        found = translator.stream(
+            lines, search, batch_tokens=args.batch, direction=args.direction, progress=progress
+        )
         for translation in found:
             out.write((as_json(translation) if args.json else as_text(translation)).encode() + b"\n")
             if shown:
-                shown.write(attention(translator, args.text[0], translation.text, args.attention))
+                shown.write(attention(translator, args, translation.text))
         out.flush()
         if progress:
             progress.finish()
@@ -116,17 +120,24 @@ def embed(
     """The vectors of the lines as one float32 array (lines, d_model), which numpy.load reads."""
     import numpy as np
 
-    vectors = translator.embed(lines, args.pooling or "mean", batch_tokens=args.batch, progress=progress)
+    vectors = translator.embed(
+        lines,
+        args.pooling or "mean",
+        batch_tokens=args.batch,
+        direction=args.direction,
+        progress=progress,
+    )
     np.save(file, vectors.numpy())
     if progress:
         progress.finish()
     print(f"{args.embed}: {len(vectors):,} vectors of {vectors.shape[1]} numbers", file=sys.stderr)
 
 
-def attention(translator: "Translator", line: str, translation: str, name: str) -> bytes:
-    """The file of that name: a picture or a page, by its suffix."""
-    seen = translator.attend(line, translation)
-    if name.lower().endswith(".html"):
+def attention(translator: "Translator", args: argparse.Namespace, translation: str) -> bytes:
+    """The file asked for: a picture or a page, by its suffix."""
+    (line,) = args.text
+    seen = translator.attend(line, translation, direction=args.direction)
+    if args.attention.lower().endswith(".html"):
         from dragoman.page import attention_page
 
         return attention_page(
@@ -134,7 +145,7 @@ def attention(translator: "Translator", line: str, translation: str, name: str) 
             seen.pieces,
             source=line,
             translation=translation,
-            languages=(translator.bundle.src, translator.bundle.tgt),
+            languages=translator.direction(args.direction, line),
         )
     from dragoman.picture import attention_figure
 

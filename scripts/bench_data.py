@@ -22,6 +22,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("corpus", nargs="*", default=["data/phrasebook"], help="paths, as in data.corpora")
     parser.add_argument("--src", default="zh", help="language of the source (default: zh)")
     parser.add_argument("--tgt", default="en", help="language of the target (default: en)")
+    parser.add_argument("--both", action="store_true", help="batches for a model of both directions")
     parser.add_argument("--root", help="folder of local corpora (default: the variable DRAGOMAN_DATA)")
     parser.add_argument("--cache", default="data/cache", help="where prepared corpora are kept")
     parser.add_argument(
@@ -41,6 +42,7 @@ def main() -> None:
     config = DataConfig(
         src=args.src,
         tgt=args.tgt,
+        directions=[f"{args.src}_{args.tgt}", f"{args.tgt}_{args.src}"] if args.both else [],
         corpora=[CorpusConfig(path=path) for path in args.corpus],
         root=args.root,
         tokenizer=tokenizer,

@@ -2,12 +2,20 @@
 
 BLEU, chrF and TER with their signatures, on the test split of the model's own run; on another corpus with
 --corpus; on plain files with --src and --ref (once per reference file). The hypotheses are written beside.
+A model of both directions is measured in one at a time: --direction zh_en.
 """
 
 import dataclasses
 from pathlib import Path
 
-from dragoman.doors import Parser, Progress, add_search_options, open_door, search_config
+from dragoman.doors import (
+    Parser,
+    Progress,
+    add_direction_option,
+    add_search_options,
+    open_door,
+    search_config,
+)
 from dragoman.errors import UserError
 
 
@@ -25,6 +33,7 @@ def parser() -> Parser:
     parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET beside the bundle")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
     parser.add_argument("--batch", type=int, default=4096, metavar="N", help="pieces computed at once (4096)")
+    add_direction_option(parser)
     add_search_options(parser)
     return parser
 
@@ -45,19 +54,33 @@ def main() -> None:
 
     folder = bundle.locate(Path(args.model))
     translator = Translator.load(folder, args.device)
-    src, tgt = translator.bundle.src, translator.bundle.tgt
-    if args.src:
-        test_set = evaluation.files(Path(args.src), [Path(ref) for ref in args.ref])
+    several = len(translator.bundle.directions) > 1
+    if several and not args.direction and not args.src:  # a test set can be read from either side
+        known = " and ".join(map(str, translator.bundle.directions))
+        raise UserError(f"{folder} translates {known}: say which to measure with --direction")
+    lines = evaluation.files(Path(args.src), [Path(ref) for ref in args.ref]) if args.src else None
+    direction = translator.direction(args.direction, "\n".join(lines.sources[:1000]) if lines else "")
+    if lines:
+        test_set = lines
     elif args.corpus:
         corpus = CorpusConfig(path=args.corpus, name=args.name)
-        test_set = evaluation.split_of_corpus(corpus, args.split, src=src, tgt=tgt, root=args.root)
+        test_set = evaluation.split_of_corpus(
+            corpus, args.split, src=direction.src, tgt=direction.tgt, root=args.root
+        )
     else:
-        test_set = evaluation.split_of_run(folder.parent, args.split)
-    output = Path(args.output) if args.output else folder.parent / "evaluation" / test_set.name
+        test_set = evaluation.split_of_run(folder.parent, args.split, direction)
+    name = f"{test_set.name}-{direction}" if several else test_set.name
+    output = Path(args.output) if args.output else folder.parent / "evaluation" / name
     search = dataclasses.replace(search_config(args, translator.bundle.search), n_best=1)
     progress = Progress(len(test_set.sources))
     scores = evaluation.evaluate(
-        translator, test_set, output, search, batch_tokens=args.batch, progress=progress
+        translator,
+        test_set,
+        output,
+        search,
+        direction=direction,
+        batch_tokens=args.batch,
+        progress=progress,
     )
     progress.finish()
     for score in scores.values():

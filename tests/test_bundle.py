@@ -212,6 +212,53 @@ def test_what_is_not_a_bundle_is_refused(tmp_path: Path) -> None:
     assert "not JSON" in refusal(tmp_path)
 
 
+def test_a_bundle_of_both_directions_keeps_them_and_its_card_names_them(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "tokenizer", both=True)
+    bundles.save(bundle, tmp_path / "b")
+    loaded = bundles.load(tmp_path / "b")
+    assert list(map(str, loaded.directions)) == ["zh_en", "en_zh"]
+    assert loaded.src_tokenizer.tag("zh") == bundle.src_tokenizer.tag("zh") != []
+    card = (tmp_path / "b" / "README.md").read_text()
+    assert "zh to en and en to zh" in card
+    assert "--direction en_zh" in card
+
+
+def test_a_bundle_that_names_no_directions_translates_src_to_tgt(copy: Path, tiny_bundle: Bundle) -> None:
+    edit_config(copy, lambda config: config.pop("directions"))
+    loaded = bundles.load(copy)
+    assert loaded.directions == [("zh", "en")]
+    assert torch.equal(logits(loaded), logits(tiny_bundle))
+    assert "--direction" not in (copy / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("named", "complaint"),
+    [
+        (["zh_en", "en_zh"], "no tag for en"),  # the tokenizer of this bundle has none
+        (["en_zh"], "alone"),
+        (["zh_en", "zh_en"], "twice"),
+        (["zh_fr"], "'zh_fr'"),
+        ([["zh_en"]], "no direction"),
+        ([7], "'7'"),
+        ("zh_en", "should be list"),
+        (None, "should be list"),
+        ({"zh": "en"}, "should be list"),
+        (["x" * 10**6], "no direction"),
+    ],
+)
+def test_directions_that_cannot_be_true_are_refused(copy: Path, named: object, complaint: str) -> None:
+    edit_config(copy, lambda config: config.update(directions=named))
+    message = refusal(copy)
+    assert complaint in message
+    assert len(message) < 500
+
+
+def test_both_directions_take_a_joint_vocabulary(tmp_path: Path) -> None:
+    bundles.save(make_bundle(tmp_path / "tokenizer", joint=False), tmp_path / "b")
+    edit_config(tmp_path / "b", lambda config: config.update(directions=["zh_en", "en_zh"]))
+    assert "joint vocabulary" in refusal(tmp_path / "b")
+
+
 def test_a_newer_format_asks_for_a_newer_program(copy: Path) -> None:
     edit_config(copy, lambda config: config.update(format_version=2, something_new=1))
     assert "update Dragoman" in refusal(copy)
@@ -349,10 +396,13 @@ def test_the_newest_fitting_bundle_is_chosen_and_practice_runs_never(
     ):
         bundles.save(bundle, runs / name / "bundle")
         os.utime(runs / name / "bundle" / "config.json", (age, age))
-    assert bundles.newest(runs, lambda src: src == "zh") == runs / "new" / "bundle"
-    assert bundles.newest(runs, lambda src: True) == runs / "en_zh" / "bundle"
-    with pytest.raises(UserError, match="en_zh"):
-        bundles.newest(runs, lambda src: src == "fr")
+    assert bundles.newest(runs, lambda known: known.src == "zh") == runs / "new" / "bundle"
+    assert bundles.newest(runs, lambda known: True) == runs / "en_zh" / "bundle"
+    with pytest.raises(UserError, match=r"no model fits French: .*en_zh"):
+        bundles.newest(runs, lambda known: known.src == "fr", "French")
+    bundles.save(make_bundle(tmp_path / "tagged", both=True), runs / "both" / "bundle")
+    for language in ("zh", "en"):  # any of its directions will do
+        assert bundles.newest(runs, lambda known: known.src == language) == runs / "both" / "bundle"  # noqa: B023
 
 
 def test_a_bundle_is_found_in_the_instant_between_two_renames(tiny_bundle: Bundle, tmp_path: Path) -> None:
@@ -360,12 +410,12 @@ def test_a_bundle_is_found_in_the_instant_between_two_renames(tiny_bundle: Bundl
     bundles.save(tiny_bundle, previous)
     assert durable.current(folder) == previous
     assert bundles.load(folder).meta["name"] == "tiny"
-    assert bundles.newest(tmp_path, lambda src: True) == previous
+    assert bundles.newest(tmp_path, lambda known: True) == previous
 
 
 def test_without_any_model_the_command_that_makes_one_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="make train"):
-        bundles.newest(tmp_path / "runs", lambda src: True)
+        bundles.newest(tmp_path / "runs", lambda known: True)
 
 
 def test_the_average_of_equals_is_their_value_and_of_two_their_middle(tiny_bundle: Bundle) -> None:

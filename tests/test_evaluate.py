@@ -12,7 +12,9 @@ from safetensors.torch import save_file
 from tiny import SENTENCES, make_bundle
 
 from dragoman import bundle as bundles
+from dragoman import evaluation
 from dragoman.bundle import Bundle
+from dragoman.languages import Direction
 
 CHINESE, ENGLISH = SENTENCES[:5], SENTENCES[5:]
 
@@ -84,6 +86,30 @@ def test_references_of_the_other_side_are_not_taken_for_references(evaluate: Doo
     assert "nrefs:1" in evaluate("--model", "runs/en_zh", "--corpus", "corpus").out.decode()
 
 
+def test_a_model_of_both_directions_is_measured_in_the_one_that_is_named(evaluate: Door, home: Path) -> None:
+    bundles.save(make_bundle(home / "tokenizer", both=True), home / "runs" / "both" / "bundle")
+    asked = ("--model", "runs/both", "--beam", "1")
+    assert "translates zh_en and en_zh" in evaluate.refused(*asked, "--corpus", "corpus")
+    assert "choose from zh_en, en_zh" in evaluate.refused(
+        *asked, "--corpus", "corpus", "--direction", "zh_fr"
+    )
+    for direction, tokens, references, sources in (("zh_en", "13a", 2, CHINESE), ("en_zh", "zh", 1, ENGLISH)):
+        out = evaluate(*asked, "--corpus", "corpus", "--direction", direction).out.decode()
+        assert f"tok:{tokens}" in out
+        assert f"nrefs:{references}" in out
+        folder = home / "runs" / "both" / "evaluation" / f"corpus-test-{direction}"
+        assert (folder / "source.txt").read_text().splitlines() == sources
+        assert json.loads((folder / "scores.json").read_text())["direction"] == direction
+    done = evaluate(*asked, "--src", "en.txt", "--ref", "zh.txt")  # plain lines say themselves what they are
+    assert "tok:zh" in done.out.decode()
+
+
+def test_a_model_of_one_direction_accepts_its_own(evaluate: Door, home: Path) -> None:
+    asked = ("--model", "runs/tiny", "--corpus", "corpus", "--beam", "1")
+    assert evaluate(*asked, "--direction", "zh_en").out == evaluate(*asked).out
+    assert "choose from zh_en" in evaluate.refused(*asked, "--direction", "en_zh")
+
+
 def test_several_reference_files_are_several_references(evaluate: Door) -> None:
     done = evaluate("--model", "runs/tiny", "--src", "zh.txt", "--ref", "en.txt", "--ref", "en.txt")
     assert "nrefs:2" in done.out.decode()
@@ -101,6 +127,10 @@ def test_a_run_is_measured_on_the_split_it_kept_aside(evaluate: Door, home: Path
     assert done.out.decode().startswith("BLEU ")
     hypotheses = home / "runs" / "tiny" / "evaluation" / "test" / "hypotheses.txt"
     assert len(hypotheses.read_text().splitlines()) == len(CHINESE)
+    backwards = evaluation.split_of_run(home / "runs" / "tiny", "test", Direction("en", "zh"))
+    forwards = evaluation.split_of_run(home / "runs" / "tiny", "test", Direction("zh", "en"))
+    assert backwards.sources == [references[0] for references in forwards.references] == ENGLISH
+    assert backwards.references == [(source,) for source in forwards.sources]
 
 
 @pytest.mark.parametrize(

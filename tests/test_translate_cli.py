@@ -161,6 +161,36 @@ def test_a_model_is_chosen_by_the_direction_of_the_input(door: Door, tmp_path: P
     assert "reads 'zh'" in door("Hello", "--model", "runs/zh_en").err
 
 
+def test_a_model_of_both_directions_follows_the_script_and_can_be_told_otherwise(
+    door: Door, tmp_path: Path
+) -> None:
+    bundles.save(make_bundle(tmp_path / "tokenizer", both=True), tmp_path / "runs" / "both" / "bundle")
+    door.home = tmp_path
+    asked = (
+        "--model",
+        "runs/both",
+        "--json",
+    )  # with scores, which differ where a model without sense repeats itself
+    for text, own, other in (("好久不见", "zh_en", "en_zh"), ("Long time no see", "en_zh", "zh_en")):
+        by_script = door(text, *asked)
+        assert by_script.err == f"model: runs/both ({own.replace('_', '-')})\n"
+        assert f"({own.replace('_', '-')})" in door(text).err
+        assert door(text, *asked, "--direction", own) == by_script
+        against = door(text, *asked, "--direction", other)
+        assert against.out != by_script.out
+        assert "looks different" in against.err
+    assert "(zh-en)" in door(stdin=b"\n\n1984\n" + "一九八四".encode()).err  # one direction for all lines
+    assert "choose from zh_en, en_zh" in door.refused("好", *asked, "--direction", "zh_fr")
+
+
+def test_the_newest_model_of_the_direction_asked_for_is_taken(door: Door, tmp_path: Path) -> None:
+    assert "(zh-en)" in door("好", "--direction", "zh_en").err
+    assert "choose from zh_en" in door.refused("好", "--model", "runs/tiny", "--direction", "en_zh")
+    refused = door.refused("Hello", "--direction", "en_zh")
+    assert "no model fits --direction en_zh" in refused
+    assert "translates zh_en" in refused
+
+
 def test_without_a_model_the_command_that_makes_one_is_named(door: Door, tmp_path: Path) -> None:
     door.home = tmp_path
     message = door.refused("好久不见")

@@ -15,7 +15,7 @@ from dragoman.model.position import PositionConfig
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import SearchConfig
 from dragoman.special import BOS, EOS, PAD
-from dragoman.translator import Translator, choose_device, reads
+from dragoman.translator import Translator, choose_device
 
 GREEDY = SearchConfig(kind="greedy", max_length_a=0.5, max_length_b=3)
 
@@ -28,6 +28,11 @@ def translator(tiny_bundle: Bundle) -> Translator:
 @pytest.fixture(scope="module")
 def into_chinese(tmp_path_factory: pytest.TempPathFactory) -> Translator:
     return Translator(make_bundle(tmp_path_factory.mktemp("tokenizer"), src="en", tgt="zh"))
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Translator:
+    return Translator(make_bundle(tmp_path_factory.mktemp("tokenizer"), both=True))
 
 
 def test_every_line_has_its_translation_in_order(translator: Translator) -> None:
@@ -216,26 +221,70 @@ def test_nothing_is_read_beyond_the_positions_that_a_model_has(tmp_path: Path) -
         short.attend(long, "a")
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "fits"),
-    [
-        ("zh", "好久不见", True),
-        ("zh", "long time no see", False),
-        ("zh", "我在用 Python 写 TensorFlow 代码", True),
-        ("zh", "はじめまして、今日は", False),
-        ("ja", "はじめまして、今日は", True),
-        ("ko", "안녕하세요", True),
-        ("en", "long time no see", True),
-        ("en", "好久不见", False),
-        ("en", "He said 你好 to me and left again", True),
-        ("de_DE", "Grüße", True),
-        ("zh-Hant", "好久不見", True),
-        ("zh", "", True),
-        ("en", "😀 123 !?", True),
-    ],
-)
-def test_the_script_tells_which_languages_a_text_can_be(language: str, text: str, fits: bool) -> None:
-    assert reads(language, text) is fits
+def test_a_model_of_both_directions_takes_the_one_whose_source_is_in_the_script(both: Translator) -> None:
+    chinese, english = SENTENCES[:5], SENTENCES[5:]
+    for lines, own, other in ((chinese, "zh_en", "en_zh"), (english, "en_zh", "zh_en")):
+        by_itself = both.translate(lines, GREEDY)
+        assert by_itself == both.translate(lines, GREEDY, direction=own)
+        assert by_itself != both.translate(lines, GREEDY, direction=other)
+        assert both.score(lines, lines) == both.score(lines, lines, direction=own)
+        assert both.score(lines, lines) != both.score(lines, lines, direction=other)
+
+
+def test_the_tag_of_the_target_language_goes_before_every_source(
+    both: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[int]] = []
+
+    def looking(model: object, sources: list[list[int]], *args: object, **kwargs: object) -> object:
+        seen.extend(sources)
+        return translate_ids(model, sources, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("dragoman.translator.translate_ids", looking)
+    tokenizer = both.bundle.src_tokenizer
+    both.translate(["".join(SENTENCES[:5])], GREEDY)
+    assert seen == [[*tokenizer.tag("en"), *tokenizer.encode(text)] for text in SENTENCES[:5]]
+    assert both.attend(SENTENCES[5], "好").pieces["src"][0] == "<2zh>"
+    assert both.attend(SENTENCES[5], "好", direction="zh_en").pieces["src"][0] == "<2en>"
+
+
+def test_vectors_are_of_sources_read_behind_the_tag_of_the_direction(both: Translator) -> None:
+    for lines, own, other in ((SENTENCES[:2], "zh_en", "en_zh"), (SENTENCES[5:7], "en_zh", "zh_en")):
+        vectors = both.embed(lines)
+        assert torch.equal(vectors, both.embed(lines, direction=own))
+        assert not torch.allclose(vectors, both.embed(lines, direction=other), atol=1e-4)
+
+
+def test_the_answers_of_either_direction_are_joined_as_its_target_is_written(both: Translator) -> None:
+    for lines, direction, between in ((SENTENCES[:2], "zh_en", " "), (SENTENCES[5:7], "en_zh", "")):
+        first, second = (both.translate([line], GREEDY)[0].text for line in lines)
+        joined = both.translate(["".join(lines) if direction == "zh_en" else " ".join(lines)], GREEDY)
+        assert joined[0].text == first + between + second
+
+
+def test_a_stream_keeps_the_direction_of_its_first_window(
+    both: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.translator._WINDOW_LINES", 2)
+    lines = [*SENTENCES[:2], SENTENCES[5]]
+    assert list(both.stream(iter(lines), GREEDY)) == both.translate(lines, GREEDY, direction="zh_en")
+
+
+def test_what_says_nothing_about_its_language_takes_the_first_direction(both: Translator) -> None:
+    for line in ("", "123", "？ 7"):
+        assert both.translate([line], GREEDY) == both.translate([line], GREEDY, direction="zh_en")
+
+
+def test_a_direction_that_was_not_learnt_is_refused_with_the_choices(
+    translator: Translator, both: Translator
+) -> None:
+    assert translator.translate(["好"], GREEDY, direction="zh_en") == translator.translate(["好"], GREEDY)
+    with pytest.raises(UserError, match=r"no direction 'en_zh'.*choose from zh_en$"):
+        translator.translate(["好"], direction="en_zh")
+    with pytest.raises(
+        UserError, match=r"no direction 'zh-en' \(did you mean 'zh_en'\?\); choose from zh_en, en_zh"
+    ):
+        both.score(["好"], ["a"], direction="zh-en")
 
 
 def test_an_impossible_device_is_refused(tiny_bundle_folder: Path) -> None:

@@ -6,6 +6,7 @@ import torch
 
 from dragoman.bundle import Bundle
 from dragoman.data.tokenizer import Tokenizer, TokenizerConfig
+from dragoman.languages import Direction
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.search.search import SearchConfig
 
@@ -24,14 +25,16 @@ SENTENCES = [
 
 
 def make_bundle(
-    folder: Path, *, joint: bool = True, seed: int = 1, src: str = "zh", tgt: str = "en"
+    folder: Path, *, joint: bool = True, seed: int = 1, src: str = "zh", tgt: str = "en", both: bool = False
 ) -> Bundle:
-    """A random model of two small layers over tokenizers trained into `folder`."""
+    """A random model of two small layers over tokenizers trained into `folder`; of `both` directions with tags."""
     torch.manual_seed(seed)
-    config = TokenizerConfig(vocab_size=330)
+    config = TokenizerConfig(vocab_size=332 if both else 330)
     folder.mkdir(parents=True, exist_ok=True)
     if joint:
-        src_tokenizer = tgt_tokenizer = Tokenizer.train(SENTENCES, config, folder / "joint.model", (src, tgt))
+        src_tokenizer = tgt_tokenizer = Tokenizer.train(
+            SENTENCES, config, folder / "joint.model", (src, tgt), (src, tgt) if both else ()
+        )
     else:
         src_tokenizer = Tokenizer.train(SENTENCES[:5], config, folder / "src.model", (src,))
         tgt_tokenizer = Tokenizer.train(SENTENCES[5:], config, folder / "tgt.model", (tgt,))
@@ -48,6 +51,7 @@ def make_bundle(
         tgt_tokenizer=tgt_tokenizer,
         src=src,
         tgt=tgt,
+        directions=[Direction(src, tgt), Direction(tgt, src)][: 1 + both],
         meta={"name": "tiny", "max_length": 24},
         # a model that knows nothing never stops by itself: keep its answers short
         search=SearchConfig(beam_size=2, max_length_a=0.5, max_length_b=3),

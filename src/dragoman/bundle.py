@@ -1,7 +1,7 @@
 """What a trained model IS on disk: a folder of plain data, the only thing that using a model ever reads.
 
     model.safetensors   every parameter once (tied matrices are one), float32 or float16
-    config.json         format_version, languages, sizes, the network's shape, search defaults, provenance
+    config.json         format_version, languages, directions, sizes, the network's shape, search defaults, provenance
     src.model tgt.model the sentencepiece files; joint.model when both sides share one
     manifest.json       size and sha256 of each file
     README.md           the model card, for people; editing it breaks nothing
@@ -27,6 +27,7 @@ from torch import Tensor
 from dragoman import durable, untrusted
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
+from dragoman.languages import Direction, directions
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.model_card import model_card
 from dragoman.search.search import SearchConfig
@@ -50,7 +51,8 @@ class Bundle:
     """A model with all it needs to be used. `meta` is provenance: JSON, never needed to run the model.
 
     Known to the model card: name, data, scores, validation, command, hardware, licence. `meta["max_length"]`
-    is the longest training sentence in pieces; the translator cuts longer ones.
+    is the longest training sentence in pieces; the translator cuts longer ones. `directions` is src to tgt where
+    nothing else is said; a model of two has a joint vocabulary with a tag for each language.
     """
 
     model: Transformer
@@ -61,6 +63,10 @@ class Bundle:
     tgt: str
     meta: dict[str, Any] = field(default_factory=dict)
     search: SearchConfig = field(default_factory=SearchConfig)
+    directions: list[Direction] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.directions = self.directions or [Direction(self.src, self.tgt)]
 
 
 @dataclass(kw_only=True)
@@ -76,6 +82,15 @@ class Description:
     model: ModelConfig
     search: SearchConfig
     meta: dict
+    directions: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if len(self.every_direction) > 1 and not self.joint:
+            raise UserError("directions names two, which takes a joint vocabulary")
+
+    @property
+    def every_direction(self) -> list[Direction]:
+        return directions(self.directions, self.src, self.tgt, key="directions")
 
     def tokenizer_files(self) -> tuple[str, str]:
         return ("joint.model", "joint.model") if self.joint else ("src.model", "tgt.model")
@@ -150,8 +165,8 @@ def describe(folder: Path) -> Description:
     return description
 
 
-def newest(runs: Path, fits: Callable[[str], bool]) -> Path:
-    """The bundle in `runs` saved last whose source language `fits`; practice runs do not count."""
+def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this input") -> Path:
+    """The bundle in `runs` saved last, one direction of which `fits` what is `wanted`; practice runs do not count."""
     folders = sorted(
         {durable.current(run / "bundle") for run in runs.glob("*") if run.name not in _PRACTICE_RUNS}
     )
@@ -164,12 +179,12 @@ def newest(runs: Path, fits: Callable[[str], bool]) -> Path:
         except UserError as error:  # not a reason to stop: an older one may do
             others.append(str(error))
             continue
-        if fits(description.src):
+        if any(map(fits, description.every_direction)):
             return folder
-        others.append(f"{folder} translates {description.src}-{description.tgt}")
+        others.append(f"{folder} translates {' and '.join(map(str, description.every_direction))}")
     if others:
         raise UserError(
-            f"no model fits this input: {'; '.join(others)}; train one that does, or name it with --model"
+            f"no model fits {wanted}: {'; '.join(others)}; train one that does, or name it with --model"
         )
     raise UserError(
         f"there is no trained model under {runs}{'' if str(runs).endswith('/') else '/'} yet: "
@@ -224,6 +239,7 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, Tensor]) -> None:
         model=bundle.model_config,
         search=bundle.search,
         meta=_finite(bundle.meta),
+        directions=[str(direction) for direction in bundle.directions],
     )
     save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
     for name, tokenizer in zip(description.tokenizer_files(), _both(bundle), strict=True):
@@ -233,7 +249,7 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, Tensor]) -> None:
     as_json = json.dumps(as_dict, ensure_ascii=False, indent=2, allow_nan=False)
     (folder / _CONFIG).write_text(as_json + "\n", encoding="utf-8")
     n_parameters = sum(tensor.numel() for tensor in tensors.values())
-    card = model_card(bundle.src, bundle.tgt, bundle.meta, n_parameters=n_parameters)
+    card = model_card(bundle.directions, bundle.meta, n_parameters=n_parameters)
     (folder / _CARD).write_text(card, encoding="utf-8")
     files = {
         path.name: {"size": path.stat().st_size, "sha256": untrusted.sha256(path)}
@@ -270,6 +286,11 @@ def _load(folder: Path, device: str | torch.device) -> Bundle:
     for (key, size), tokenizer in zip(sizes.items(), (src_tokenizer, tgt_tokenizer), strict=True):
         if len(tokenizer) != size:
             raise UserError(f"{folder}: {key} is {size}, its tokenizer has {len(tokenizer)} pieces")
+    for direction in description.every_direction:
+        if len(description.every_direction) > 1 and not src_tokenizer.tag(direction.tgt):
+            raise UserError(
+                f"{folder}: config.json names {direction}, its tokenizer has no tag for {direction.tgt}"
+            )
     _refuse_giant(description, (folder / _WEIGHTS).stat().st_size, folder)
     with torch.random.fork_rng(devices=[]):  # initial values nobody keeps must not move anybody's dice
         model = Transformer(description.model, **sizes)
@@ -288,6 +309,7 @@ def _load(folder: Path, device: str | torch.device) -> Bundle:
         tgt=description.tgt,
         meta=description.meta,
         search=description.search,
+        directions=description.every_direction,
     )
 
 

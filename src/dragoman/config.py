@@ -49,11 +49,11 @@ class Config:
                 "model.tie=all needs one vocabulary for both sides: set data.tokenizer.vocabulary=joint "
                 "or model.tie=tgt"
             )
-        limit, longest = self.model.position.limit, self.data.max_length + 1
+        limit, longest = self.model.position.limit, self.data.longest
         if limit is not None and longest > limit:
             raise UserError(
                 f"model.position.length={limit}: {self.model.position.kind} positions end there, but data.max_length="
-                f"{self.data.max_length} pieces and the end mark take {longest}; raise the one or lower the other"
+                f"{self.data.max_length} pieces and their marks take {longest}; raise the one or lower the other"
             )
 
 

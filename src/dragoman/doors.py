@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn
 
 from dragoman.errors import UserError, plain_errors
+from dragoman.languages import reads
 
 if TYPE_CHECKING:
     from dragoman.search.search import SearchConfig
@@ -88,6 +89,13 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-k", type=int, metavar="N", help="with --sample: only the N likeliest pieces")
     group.add_argument("--top-p", type=float, metavar="X", help="with --sample: the likeliest with total X")
     group.add_argument("--seed", type=int, metavar="N", help="with --sample: the same draws again (1)")
+
+
+def add_direction_option(parser: argparse.ArgumentParser) -> None:
+    """For models of both directions; any other accepts its own."""
+    parser.add_argument(
+        "--direction", metavar="SRC_TGT", help="e.g. zh_en (default: by the script of the input)"
+    )
 
 
 def search_config(args: argparse.Namespace, default: SearchConfig) -> SearchConfig:
@@ -165,22 +173,35 @@ def new_file(path: str | Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
 
 
 def load_translator(
-    model: str | None, lines: Iterable[str], device: str, runs: Path = Path("runs")
-) -> tuple[Translator, Iterator[str]]:
-    """The model asked for, or the newest that reads the language of the lines; and the lines, all of them."""
+    model: str | None,
+    lines: Iterable[str],
+    device: str,
+    direction: str | None = None,
+    runs: Path = Path("runs"),
+) -> tuple[Translator, Iterator[str], str]:
+    """The model asked for, or the newest for these lines; the lines, all of them; the direction they are taken in.
+
+    That is `direction`, or the one that reads the script of the first lines. Raises UserError where none is had.
+    """
     from dragoman import bundle
-    from dragoman.translator import Translator, reads
+    from dragoman.translator import Translator
 
     rest = iter(lines)
     peeked = list(itertools.islice(rest, _PEEKED))
     sample = "\n".join(peeked)  # not the first line alone: it may be an English title above a Chinese text
-    folder = Path(model) if model else bundle.newest(runs, lambda language: reads(language, sample))
+    if model:
+        folder = Path(model)
+    elif direction:
+        folder = bundle.newest(runs, lambda known: str(known) == direction, f"--direction {direction}")
+    else:
+        folder = bundle.newest(runs, lambda known: reads(known.src, sample))
     translator = Translator.load(folder, device)
-    if not model:
-        print(f"model: {folder} ({translator.bundle.src}-{translator.bundle.tgt})", file=sys.stderr)
-    elif not reads(translator.bundle.src, sample):
-        print(f"note: {folder} reads '{translator.bundle.src}'; the input looks different", file=sys.stderr)
-    return translator, itertools.chain(peeked, rest)
+    taken = translator.direction(direction, sample)
+    if not model or len(translator.bundle.directions) > 1:
+        print(f"model: {folder} ({taken.src}-{taken.tgt})", file=sys.stderr)
+    if not reads(taken.src, sample):
+        print(f"note: {folder} reads '{taken.src}'; the input looks different", file=sys.stderr)
+    return translator, itertools.chain(peeked, rest), str(taken)
 
 
 class Progress:

@@ -21,6 +21,7 @@ from dragoman.data.corpus import SPLITS, CorpusConfig, clean_text
 from dragoman.data.readers import check_aligned, lines
 from dragoman.data.sources import find
 from dragoman.errors import UserError, suggest
+from dragoman.languages import Direction
 from dragoman.metrics import Score
 from dragoman.search.search import SearchConfig
 
@@ -41,8 +42,11 @@ class TestSet:
     references: list[tuple[str, ...]]
 
 
-def split_of_run(run: Path, split: str) -> TestSet:
-    """The validation or test pairs that a training run kept aside, from its own configuration."""
+def split_of_run(run: Path, split: str, direction: Direction) -> TestSet:
+    """The validation or test pairs that a training run kept aside, from its own configuration.
+
+    Backwards, the one reference of a sentence is its source: further references are of the run's target side.
+    """
     import yaml
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -67,8 +71,10 @@ def split_of_run(run: Path, split: str) -> TestSet:
     with redirect_stdout(sys.stderr):  # what preparing has to say is not a result
         data = TranslationData(config, run, seed=int(content.get("seed", 1)))
         data.prepare()
-    pairs = data.test if split == "test" else data.validation
-    found = [(pair.src, pair.references or (pair.tgt,)) for pair in (pairs[i] for i in range(len(pairs)))]
+    pairs = list(data.test if split == "test" else data.validation)
+    if direction == (config.tgt, config.src):
+        pairs = [pair.swapped() for pair in pairs]
+    found = [(pair.src, pair.references or (pair.tgt,)) for pair in pairs]
     return _test_set(split, found, f"the {split} split of {run}")
 
 
@@ -109,32 +115,36 @@ def evaluate(
     folder: Path,
     search: SearchConfig,
     *,
+    direction: Direction,
     batch_tokens: int = 4096,
     progress: Callable[[float], None] | None = None,
 ) -> dict[str, Score]:
-    """Translate and score; write hypotheses.txt, source.txt, reference.N.txt and scores.json into `folder`.
+    """Translate and score one direction.
 
-    An evaluation that lies there already is replaced; anything else there is a UserError.
+    Writes hypotheses.txt, source.txt, reference.N.txt and scores.json into `folder`. An evaluation that lies there
+    already is replaced; anything else there is a UserError.
     """
     if folder.exists() and not (
         folder.is_dir() and ((folder / _SCORES).is_file() or not any(folder.iterdir()))
     ):
         raise UserError(f"{folder} exists and holds no evaluation: it is left alone; name another --output")
     begin = time.monotonic()
-    found = translator.stream(test_set.sources, search, batch_tokens=batch_tokens, progress=progress)
+    found = translator.stream(
+        test_set.sources, search, batch_tokens=batch_tokens, direction=str(direction), progress=progress
+    )
     hypotheses = [clean_text(translation.text) for translation in found]
     seconds = time.monotonic() - begin
-    tgt = translator.bundle.tgt
-    scores = metrics.evaluate(hypotheses=hypotheses, references=test_set.references, tgt=tgt)
+    scores = metrics.evaluate(hypotheses=hypotheses, references=test_set.references, tgt=direction.tgt)
     streams = metrics.reference_streams(test_set.references)
     names = [f"reference.{k}.txt" for k in range(len(streams))]
-    options = ["-m", *metrics.METRICS, *metrics.command_line_options(tgt)]
+    options = ["-m", *metrics.METRICS, *metrics.command_line_options(direction.tgt)]
     record = {
         "scores": {name: dataclasses.asdict(score) for name, score in scores.items()},
         "check": shlex.join(["sacrebleu", *names, "-i", _HYPOTHESES, *options]),
         "test_set": test_set.name,
         "sentences": len(hypotheses),
         "model": translator.bundle.meta.get("name"),
+        "direction": str(direction),
         "search": dataclasses.asdict(search),
         "seconds": round(seconds, 2),
     }

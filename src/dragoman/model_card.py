@@ -3,8 +3,10 @@
 It knows the provenance that training writes down, and invents nothing: what was not recorded is not said.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from dragoman.languages import Direction
 
 _OWN_PLACE = ("name", "data", "scores", "validation", "command", "hardware", "licence")
 
@@ -14,11 +16,11 @@ _LICENCE = (
 )
 
 
-def model_card(src: str, tgt: str, meta: Mapping[str, Any], *, n_parameters: int) -> str:
+def model_card(directions: Sequence[Direction], meta: Mapping[str, Any], *, n_parameters: int) -> str:
     """Markdown. `meta` is the provenance of a bundle: JSON, any part of which may be missing."""
-    name = meta.get("name", f"{src}-{tgt}")
+    name = meta.get("name", f"{directions[0].src}-{directions[0].tgt}")
     lines = [
-        f"# {name}: a translation model, {src} to {tgt}",
+        f"# {name}: a translation model, {' and '.join(f'{src} to {tgt}' for src, tgt in directions)}",
         "",
         f"A Transformer with {n_parameters:,} parameters, trained with Dragoman.",
         "",
@@ -30,6 +32,12 @@ def model_card(src: str, tgt: str, meta: Mapping[str, Any], *, n_parameters: int
         "",
         "FOLDER is this folder. It holds plain data only: safetensors, sentencepiece files and JSON.",
     ]
+    if len(directions) > 1:
+        lines += [
+            "",
+            "The direction is chosen by the script of the text, or named: "
+            f"{' or '.join(f'`--direction {direction}`' for direction in directions)}.",
+        ]
     if meta.get("data"):
         lines += ["", "## Data", "", *_items(meta["data"])]
     scores = {key: meta[key] for key in ("scores", "validation") if meta.get(key)}

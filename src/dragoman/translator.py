@@ -9,6 +9,8 @@ N lines in, N lines out, in order, always, and nothing in a line is dropped:
   - the answers are joined with the white space that stood between the sentences, or with what the target
     language puts there: a space in English where Chinese had none, none in Chinese where English had one;
   - blank lines stay blank, and a sentence without letters or digits (emoji, a row of dashes) is copied.
+A model of both directions takes the one that is named, or else the one whose source is in the script of the lines:
+of all that `score` is given, of the first window elsewhere, so that one call never mixes directions.
 The n-th best translation of a line is made of the n-th best of its sentences, and their scores add up.
 
 Lines are worked on in windows, so that memory depends neither on the length of a file nor, beyond its own
@@ -32,7 +34,7 @@ from dragoman.data.corpus import clean_text
 from dragoman.data.sentences import split
 from dragoman.engine import translate_ids
 from dragoman.errors import UserError
-from dragoman.languages import is_chinese, is_unspaced, primary
+from dragoman.languages import Direction, chosen, is_unspaced, named
 from dragoman.search import search as searching
 from dragoman.search.search import SearchConfig
 from dragoman.sentence_vectors import line_vectors
@@ -79,10 +81,11 @@ class Translator:
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-        # pieces of one sentence, its end mark included
+        # pieces of one sentence, its end mark included and, in a model of two directions, its tag
         self.longest = min(_LONGEST_SCORED, bundle.model.max_positions or _LONGEST_SCORED)
         self.max_length = min(
-            _positive_int(bundle.meta.get("max_length"), default=256), max(1, self.longest - 1)
+            _positive_int(bundle.meta.get("max_length"), default=256),
+            max(1, self.longest - len(bundle.directions)),
         )
 
     @classmethod
@@ -90,11 +93,24 @@ class Translator:
         """The translator of a bundle or run folder on 'cpu', 'cuda', 'cuda:1', 'mps' or the best one."""
         return cls(bundles.load(folder, choose_device(device)))
 
+    def direction(self, name: str | None, text: str) -> Direction:
+        """The direction called `name`; for None, the one that suits the script of `text`.
+
+        Raises UserError for a direction the model has not learnt, and where the script does not tell.
+        """
+        known = self.bundle.directions
+        return named(name, known, where="in this model ") if name else chosen(known, text)
+
     def translate(
-        self, lines: Sequence[str], search: SearchConfig | None = None, *, batch_tokens: int = 4096
+        self,
+        lines: Sequence[str],
+        search: SearchConfig | None = None,
+        *,
+        batch_tokens: int = 4096,
+        direction: str | None = None,
     ) -> list[Translation]:
-        """One translation per line; `search` defaults to the bundle's own."""
-        return list(self.stream(lines, search, batch_tokens=batch_tokens))
+        """One translation per line; `search` defaults to the bundle's own, `direction` is written zh_en."""
+        return list(self.stream(lines, search, batch_tokens=batch_tokens, direction=direction))
 
     def stream(
         self,
@@ -102,6 +118,7 @@ class Translator:
         search: SearchConfig | None = None,
         *,
         batch_tokens: int = 4096,
+        direction: str | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> Iterator[Translation]:
         """`translate` for input of any length: translations follow one by one, in order.
@@ -111,9 +128,12 @@ class Translator:
         """
         search = search or self.bundle.search
         before, counted = 0, 0  # lines done; sentences met, whose numbers seed sampling
+        tgt = ""
         for window in _windows(lines):
+            tgt = tgt or self.direction(direction, "\n".join(window)).tgt
+            tag = self.bundle.src_tokenizer.tag(tgt)
             plans = [self._pieces(line) for line in window]
-            sources = [piece.ids for plan in plans for piece in plan if piece.ids]
+            sources = [[*tag, *piece.ids] for plan in plans for piece in plan if piece.ids]
             answered = 0
 
             def tell(n: int, before: int = before, lines: int = len(window), of: int = len(sources)) -> None:
@@ -133,20 +153,27 @@ class Translator:
                 )
             )
             for plan in plans:
-                yield self._join(plan, found, search.n_best)
+                yield self._join(plan, found, search.n_best, tgt)
             before, counted = before + len(window), counted + len(sources)
             if progress:
                 progress(before)
 
     def score(
-        self, src_lines: Sequence[str], tgt_lines: Sequence[str], *, batch_tokens: int = 4096
+        self,
+        src_lines: Sequence[str],
+        tgt_lines: Sequence[str],
+        *,
+        batch_tokens: int = 4096,
+        direction: str | None = None,
     ) -> list[float]:
         """log P(tgt | src) of each pair of lines in nats, the end mark included. Lines are taken whole."""
         if len(src_lines) != len(tgt_lines):
             raise UserError(
                 f"{len(src_lines)} source lines but {len(tgt_lines)} target lines: they are pairs"
             )
-        src = self.bundle.src_tokenizer.encode_batch([clean_text(line) for line in src_lines])
+        tag = self._tag(direction, "\n".join(src_lines))
+        encoded = self.bundle.src_tokenizer.encode_batch([clean_text(line) for line in src_lines])
+        src = [[*tag, *ids] for ids in encoded]
         tgt = self.bundle.tgt_tokenizer.encode_batch([clean_text(line) for line in tgt_lines])
         widths = [max(map(len, pair)) + 1 for pair in zip(src, tgt, strict=True)]
         for number, width in enumerate(widths, 1):
@@ -165,9 +192,9 @@ class Translator:
                 scores[i] = total
         return scores
 
-    def attend(self, line: str, translation: str) -> Attended:
+    def attend(self, line: str, translation: str, *, direction: str | None = None) -> Attended:
         """Where the model looks in `line` while it writes `translation`; both taken as one sentence."""
-        src = self.bundle.src_tokenizer.encode(clean_text(line))
+        src = [*self._tag(direction, line), *self.bundle.src_tokenizer.encode(clean_text(line))]
         tgt = self.bundle.tgt_tokenizer.encode(clean_text(translation))
         if max(len(src), len(tgt)) >= self.longest:
             raise UserError(f"the attention over more than {self.longest} pieces cannot be shown")
@@ -179,25 +206,32 @@ class Translator:
         pooling: str = "mean",
         *,
         batch_tokens: int = 4096,
+        direction: str | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> torch.Tensor:
         """One vector per line, (N, D) float32 on the CPU, in order: "mean", "first" or "attention" pooling.
 
         Of the encoder's output over what `translate` would translate: a line of several sentences gets their
         mean, weighted by tokens; a line with nothing to translate (blank, or only marks) gets zeros. The other
-        lines change no vector. See model/pooling.py for the poolings; `progress` as in `stream`.
+        lines change no vector. See model/pooling.py for the poolings; `direction`, `progress` as in `stream`.
         """
         vectors = [
             line_vectors(self.bundle.model, [], pooling)
         ]  # refuses an unknown one before anything is read
         n_done = 0
+        tag: list[int] | None = None
         for window in _windows(lines):
-            ids = [[piece.ids for piece in self._pieces(line) if piece.ids] for line in window]
+            tag = self._tag(direction, "\n".join(window)) if tag is None else tag
+            ids = [[[*tag, *piece.ids] for piece in self._pieces(line) if piece.ids] for line in window]
             vectors.append(line_vectors(self.bundle.model, ids, pooling, batch_tokens=batch_tokens))
             n_done += len(window)
             if progress:
                 progress(n_done)
         return torch.cat(vectors)
+
+    def _tag(self, direction: str | None, text: str) -> list[int]:
+        """What goes before the ids of each source."""
+        return self.bundle.src_tokenizer.tag(self.direction(direction, text).tgt)
 
     @torch.inference_mode()
     def _totals(self, src: list[list[int]], tgt: list[list[int]]) -> list[float]:
@@ -229,9 +263,9 @@ class Translator:
         yield from self._fitting(parts[-1][0], parts[-1][1] + space)
 
     def _join(
-        self, plan: list[_Piece], found: Iterator[list[searching.Hypothesis]], n_best: int
+        self, plan: list[_Piece], found: Iterator[list[searching.Hypothesis]], n_best: int, tgt: str
     ) -> Translation:
-        """A line's translation from those of its pieces, taken from `found` in turn."""
+        """A line's translation into `tgt` from those of its pieces, taken from `found` in turn."""
         answers = [
             [self._candidate(hypothesis) for hypothesis in next(found)]
             if piece.ids
@@ -241,30 +275,9 @@ class Translator:
         wanted = min(n_best, max(map(len, answers), default=1))
         hypotheses = []
         for n in range(wanted):
-            chosen = [answer[min(n, len(answer) - 1)] for answer in answers]
-            hypotheses.append(self._concatenated(plan, chosen) if chosen else _EMPTY)
+            parts = [answer[min(n, len(answer) - 1)] for answer in answers]
+            hypotheses.append(_concatenated(plan, parts, tgt) if parts else _EMPTY)
         return Translation(hypotheses[0].text, hypotheses)
-
-    def _concatenated(self, plan: list[_Piece], chosen: list[Candidate]) -> Candidate:
-        text = ""
-        for candidate, before in zip(chosen, [None, *plan], strict=False):
-            if candidate.text and text and before is not None:
-                text += self._between(before.space)
-            text += candidate.text
-        return Candidate(
-            text,
-            sum(candidate.score for candidate in chosen),
-            [token for candidate in chosen for token in candidate.tokens],
-            [score for candidate in chosen for score in candidate.token_scores],
-        )
-
-    def _between(self, space: str) -> str:
-        """What stands between two translated sentences when `space` stood between their sources."""
-        if "\n" in space:  # paragraphs stay paragraphs
-            return space
-        if is_unspaced(self.bundle.tgt):
-            return ""
-        return space if space and not space.strip(" \t") else " "  # an ideographic space is Chinese too
 
     def _candidate(self, hypothesis: searching.Hypothesis) -> Candidate:
         tokenizer = self.bundle.tgt_tokenizer
@@ -276,32 +289,28 @@ class Translator:
         )
 
 
-def reads(language: str, text: str) -> bool:
-    """Whether `text` is in a script that `language` is written in; text without letters suits every one."""
-    counts = {"han": 0, "kana": 0, "hangul": 0, "other": 0}
-    for character in text[:10_000]:
-        if "\u3040" <= character <= "\u30ff":
-            counts["kana"] += 4
-        elif "\uac00" <= character <= "\ud7af":
-            counts["hangul"] += 4
-        elif (
-            "\u3400" <= character <= "\u9fff"
-            or "\uf900" <= character <= "\ufaff"
-            or character >= "\U00020000"
-        ):
-            counts["han"] += 4  # a character says about as much as four letters
-        elif character.isalpha():
-            counts["other"] += 1
-    if not any(counts.values()):
-        return True
-    asian = counts["han"] + counts["kana"] + counts["hangul"]
-    if is_chinese(language):
-        return counts["han"] >= counts["other"] and counts["kana"] <= counts["han"] // 8
-    if primary(language) == "ja":
-        return counts["han"] + counts["kana"] >= counts["other"]
-    if primary(language) == "ko":
-        return counts["hangul"] + counts["han"] >= counts["other"]
-    return counts["other"] > asian
+def _concatenated(plan: list[_Piece], parts: list[Candidate], tgt: str) -> Candidate:
+    """The candidates of a line's pieces as one, put together as `tgt` is written."""
+    text = ""
+    for candidate, before in zip(parts, [None, *plan], strict=False):
+        if candidate.text and text and before is not None:
+            text += _between(before.space, tgt)
+        text += candidate.text
+    return Candidate(
+        text,
+        sum(candidate.score for candidate in parts),
+        [token for candidate in parts for token in candidate.tokens],
+        [score for candidate in parts for score in candidate.token_scores],
+    )
+
+
+def _between(space: str, tgt: str) -> str:
+    """What stands between two sentences translated into `tgt` when `space` stood between their sources."""
+    if "\n" in space:  # paragraphs stay paragraphs
+        return space
+    if is_unspaced(tgt):
+        return ""
+    return space if space and not space.strip(" \t") else " "  # an ideographic space is Chinese too
 
 
 def choose_device(name: str = "auto") -> torch.device:

@@ -174,6 +174,96 @@ def test_a_checkpoint_of_other_data_is_refused(small: Prepare, tmp_path: Path) -
         other.load_state_dict(state)
 
 
+BOTH = ["zh_en", "en_zh"]
+
+
+def read_and_written(data: TranslationData, batches: list[Batch]) -> Counter[tuple[str, str, str]]:
+    """(tag, source, target) of every row; the tag is the piece that the source begins with."""
+    tokenizer = data.src_tokenizer
+    return Counter(
+        (tokenizer.pieces(src[:1])[0], tokenizer.decode(src), tokenizer.decode(tgt))
+        for batch in batches
+        for src, tgt in zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("sampling", [0.0, 0.3])
+@pytest.mark.parametrize("names", [BOTH, BOTH[::-1]], ids=str)
+def test_both_directions_show_each_pair_both_ways_behind_the_tag_of_its_target(
+    small: Prepare, names: list[str], sampling: float
+) -> None:
+    data = small(directions=names, tokenizer=TokenizerConfig(vocab_size=342, sampling=sampling))
+    seen = read_and_written(data, first(data, data.batches_per_epoch))
+    assert set(seen.values()) == {1}
+    there = {(src, tgt) for tag, src, tgt in seen if tag == "<2en>"}
+    back = {(tgt, src) for tag, src, tgt in seen if tag == "<2zh>"}
+    assert there == back
+    assert there < set(PAIRS)
+    assert len(seen) == 2 * data.train_size == 2 * len(there)
+
+
+@pytest.mark.parametrize("sampling", [0.0, 0.2])
+def test_the_stream_of_both_directions_continues_anywhere_whatever_the_workers(
+    small: Prepare, sampling: float
+) -> None:
+    options = {"directions": BOTH, "tokenizer": TokenizerConfig(vocab_size=342, sampling=sampling)}
+    data = small(**options)
+    whole = first(data, data.batches_per_epoch + 4)
+    assert {tag for batch in whole[:3] for tag, _, _ in read_and_written(data, [batch])} == {"<2en>", "<2zh>"}
+    for consumed, workers in ((3, 0), (data.batches_per_epoch - 1, 2), (data.batches_per_epoch + 1, 0)):
+        resumed = small(**options, workers=workers)
+        resumed.load_state_dict(data.state_dict() | {"consumed": consumed})
+        assert equal(first(resumed, len(whole) - consumed), whole[consumed:])
+
+
+def test_the_plan_of_both_directions_counts_the_tags(small: Prepare) -> None:
+    data = small(directions=BOTH, tokenizer=TokenizerConfig(vocab_size=342))
+    batches = first(data, data.batches_per_epoch)
+    positions = [batch.src.numel() + batch.tgt_in.numel() for batch in batches]
+    padding = sum(batch.padding_share * n for batch, n in zip(batches, positions, strict=True))
+    assert data.padding_share == pytest.approx(padding / sum(positions))
+    assert max(max(batch.src.numel(), batch.tgt_in.numel()) for batch in batches) <= 300
+
+
+def test_validation_of_both_directions_reads_every_pair_both_ways(small: Prepare) -> None:
+    data = small(directions=BOTH, tokenizer=TokenizerConfig(vocab_size=342), validation_size=12)
+    expected = [("<2en>", pair.src, pair.tgt) for pair in data.validation]
+    expected += [("<2zh>", pair.tgt, pair.src) for pair in data.validation]
+    assert read_and_written(data, list(data.val_dataloader())) == Counter(expected)
+
+
+def test_both_directions_share_the_clean_texts_store_ids_once_and_have_a_fingerprint_of_their_own(
+    small: Prepare,
+) -> None:
+    one = small()
+    both = small(directions=BOTH, tokenizer=TokenizerConfig(vocab_size=340), run="both")
+    named = small(directions=BOTH[:1], run="named")
+    assert both.prepared.texts == one.prepared.texts
+    assert [len(side) for side in both.prepared.train_ids()] == [one.train_size] * 2
+    assert one.fingerprint == named.fingerprint != both.fingerprint
+    with pytest.raises(UserError, match="the data has changed"):
+        both.load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"directions": ["zh_fr"]}, "data.directions: .*'zh_fr'.*zh_en, en_zh"),
+        ({"directions": ["en_zh"]}, "data.directions is en_zh alone"),
+        ({"directions": ["zh_en", "zh_en"]}, "twice"),
+        (
+            {"directions": BOTH, "tokenizer": TokenizerConfig(vocabulary="separate")},
+            "data.tokenizer.vocabulary=joint",
+        ),
+        ({"directions": BOTH, "max_tokens": 257}, "data.max_tokens is 257"),
+    ],
+)
+def test_directions_that_cannot_be_learnt_are_refused_naming_the_key(options: dict, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        DataConfig(**options)
+    assert DataConfig(max_tokens=257).longest == 257
+
+
 def test_asking_before_preparing_is_a_fault_of_the_program(tmp_path: Path) -> None:
     data = TranslationData(DataConfig(), tmp_path, 1)
     with pytest.raises(RuntimeError, match="prepare"):

@@ -61,6 +61,44 @@ def test_decoding_drops_special_ids(trained: dict[str, Tokenizer]) -> None:
     assert tokenizer.decode([BOS, *ids, EOS, PAD, PAD, UNK]) == "I like the dog."
 
 
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
+    folder = tmp_path_factory.mktemp("tagged")
+    corpus = [
+        *SENTENCES,
+        *(f"x<2en>{c}<2zh>" for c in "abcdefgh" * 40),
+    ]  # who writes tags does not teach them
+    return {
+        kind: Tokenizer.train(
+            corpus,
+            TokenizerConfig(kind=kind, vocab_size=400),
+            folder / f"{kind}.model",
+            ["zh", "en"],
+            ["zh", "en"],
+        )
+        for kind in KINDS
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(words=st.lists(st.sampled_from(["<2en>", "<2zh>", "<", "2", "en", ">", " ", "好", "a"])))
+def test_no_text_can_produce_a_tag(tagged: dict[str, Tokenizer], kind: str, words: list[str]) -> None:
+    tokenizer, text = tagged[kind], clean_text("".join(words))
+    tags = {*tokenizer.tag("zh"), *tokenizer.tag("en")}
+    ids = tokenizer.encode(text)
+    assert len(tags) == 2
+    assert not tags & {PAD, UNK, BOS, EOS, *ids}
+    assert tokenizer.decode([*tokenizer.tag("en"), *ids, *tokenizer.tag("zh")]) == text
+
+
+def test_only_the_languages_that_were_tagged_have_tags(
+    trained: dict[str, Tokenizer], tagged: dict[str, Tokenizer]
+) -> None:
+    assert tagged["bpe"].pieces(tagged["bpe"].tag("en")) == ["<2en>"]
+    assert tagged["bpe"].tag("fr") == trained["bpe"].tag("en") == []
+    assert len(tagged["bpe"]) == len(trained["bpe"]) == 400  # tags are part of the size asked for
+
+
 def test_pieces_name_the_ids(trained: dict[str, Tokenizer]) -> None:
     tokenizer = trained["bpe"]
     pieces = tokenizer.pieces(tokenizer.encode("I like the dog."))
@@ -76,6 +114,8 @@ def test_sampling_depends_on_the_seed_alone(trained: dict[str, Tokenizer], kind:
 
     first = drawn(7)
     assert drawn(8) != first
+    alone = tokenizer.encode_batch(SENTENCES[:1], alpha=0.3, seed=7)
+    assert tokenizer.encode_batch(SENTENCES[:1], alpha=0.3, seed=7) == alone == first[:1]
     tokenizer.encode_batch(SENTENCES[:17], alpha=0.5, seed=3)  # what was drawn in between leaves no trace
     tokenizer.encode_batch(SENTENCES)
     assert drawn(7) == first

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from lightning.pytorch import Callback
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -17,12 +18,14 @@ from dragoman.data.corpus import CorpusConfig
 from dragoman.data.datamodule import DataConfig
 from dragoman.data.tokenizer import TokenizerConfig
 from dragoman.errors import UserError
+from dragoman.languages import reads
 from dragoman.model.transformer import ModelConfig
 from dragoman.training import fit as room
 from dragoman.training.checkpoint import LAST, Stopped
 from dragoman.training.fit import TrainerConfig, fit
 from dragoman.training.module import TrainingConfig
 from dragoman.training.run import lock
+from dragoman.translator import Translator
 
 PHRASES = Path(__file__).parents[2] / "data" / "phrasebook" / "handwritten" / "people.tsv"
 
@@ -162,6 +165,34 @@ def test_a_run_learns_and_leaves_all_that_it_promises(config):
     assert bundle.load(folder).meta["name"] == "run"
 
 
+def test_one_model_learns_both_directions_and_translates_either_way(config):
+    learning = config(
+        trainer={"max_steps": 6, "validate_every": 3, "samples": 2}, directions=["zh_en", "en_zh"]
+    )
+    folder = fit(learning)
+    run = Path(learning.run_dir)
+    record = json.loads((run / "metrics.json").read_text(encoding="utf-8"))["best"]
+    for score in ("bleu", "chrf"):
+        mean = (record[f"{score}_zh_en"] + record[f"{score}_en_zh"]) / 2
+        assert record[score] == pytest.approx(mean, abs=1e-3)
+    assert "tok:13a" in record["signature_zh_en"]
+    assert "tok:zh" in record["signature_en_zh"]
+    said = f"bleu {record['bleu']:.2f} (zh_en {record['bleu_zh_en']:.2f}, en_zh {record['bleu_en_zh']:.2f})"
+    assert said in (run / "train.log").read_text(encoding="utf-8")
+    board = EventAccumulator(str(run / "tensorboard")).Reload()
+    assert {"validation/bleu", "validation/bleu_zh_en", "validation/chrf_en_zh"} <= set(
+        board.Tags()["scalars"]
+    )
+    samples = board.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode().splitlines()[2:]
+    assert [reads("zh", line.split("|")[1]) for line in samples] == [True, False]
+    translator = Translator.load(folder, "cpu")
+    for text, direction in (("你好", "zh_en"), ("Hello", "en_zh")):
+        chosen = translator.translate([text])
+        assert chosen == translator.translate([text], direction=direction)
+    with pytest.raises(UserError, match=r"data\.directions"):  # a run is of one kind or the other
+        fit(config())
+
+
 def test_the_resumed_board_has_no_step_twice(config):
     fit(config(trainer={"max_steps": 4}))
     fit(config())
@@ -189,6 +220,18 @@ def test_a_changed_configuration_is_refused_by_naming_what_changed(config):
     with pytest.raises(UserError, match=r"training.lr \(was 0.003, now 0.01\)"):
         fit(config(training={"lr": 0.01}))
     fit(config(trainer={"max_steps": 3, "log_every": 1, "validate_every": 2}, workers=1))
+
+
+def test_a_run_begun_before_there_was_a_setting_goes_on_with_its_default(config):
+    fit(config(trainer={"max_steps": 2}))
+    saved = Path(config().run_dir) / "config.yaml"
+    content = yaml.safe_load(saved.read_text(encoding="utf-8"))
+    del content["data"]["directions"]
+    saved.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    with pytest.raises(UserError, match=r"data\.directions"):
+        fit(config(trainer={"max_steps": 3}, directions=["zh_en", "en_zh"]))
+    fit(config(trainer={"max_steps": 3}))
+    assert checkpoint(config())["global_step"] == 3
 
 
 def test_a_folder_that_is_not_a_run_is_left_alone(config):

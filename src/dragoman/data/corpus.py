@@ -70,6 +70,10 @@ class Pair(NamedTuple):
     tgt: str
     references: tuple[str, ...] = ()
 
+    def swapped(self) -> "Pair":
+        """The other direction. `references` translate src: tgt has one known translation, src itself."""
+        return Pair(self.tgt, self.src)
+
 
 @dataclass(kw_only=True)
 class CorpusConfig:

@@ -23,6 +23,7 @@ from dragoman.data.store import Texts
 from dragoman.data.stream import BatchStream, Gather, Sampling
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
+from dragoman.languages import Direction
 
 __all__ = ["DataConfig", "TranslationData"]
 
@@ -93,8 +94,13 @@ class TranslationData(LightningDataModule):
 
     @property
     def train_size(self) -> int:
-        """Training pairs per epoch; those of a corpus with repeat=3 count three times."""
+        """Training pairs, each seen once per epoch and direction; those of a corpus with repeat=3 count three times."""
         return len(self._index)
+
+    @property
+    def directions(self) -> list[Direction]:
+        """What is learnt: src to tgt, and tgt to src where data.directions names both."""
+        return self.config.every_direction
 
     @property
     def batches_per_epoch(self) -> int:
@@ -114,7 +120,7 @@ class TranslationData(LightningDataModule):
     def train_dataloader(self) -> BatchStream:
         """Batches without end, from number `consumed` on."""
         done, src, tgt = self.prepared, *self._ids
-        gather = Gather(src=src, tgt=tgt, seed=self.seed, index=self._index)
+        gather = Gather(src=src, tgt=tgt, seed=self.seed, index=self._index, tags=self._tags)
         if self.config.tokenizer.sampling:
             gather.sampling = Sampling(
                 alpha=self.config.tokenizer.sampling,
@@ -135,7 +141,7 @@ class TranslationData(LightningDataModule):
         )
 
     def val_dataloader(self) -> "ValidationBatches":
-        """The validation pairs, longest first, the whole of them on every rank.
+        """The validation pairs in every direction, longest first, the whole of them on every rank.
 
         Left out are pairs longer than data.max_length: the model has never seen such, and a position table
         may not reach so far. They stay in `validation`, to be translated and scored.
@@ -169,11 +175,19 @@ class TranslationData(LightningDataModule):
     def _index(self) -> np.ndarray:
         return self.prepared.index()
 
+    @cached_property
+    def _tags(self) -> np.ndarray:
+        """(directions, 1 or 0) int64, see Gather."""
+        return np.array([self.src_tokenizer.tag(direction.tgt) for direction in self.directions], np.int64)
+
     @property
     def _planner(self) -> Planner:
         place = self._place  # known only once a trainer is attached
         if place not in self._planners:
-            src, tgt = (side.lengths()[self._index] + 1 for side in self._ids)  # <EOS>, or <BOS>
+            sides = [side.lengths()[self._index] + 1 for side in self._ids]  # <EOS>, or <BOS>
+            n_directions, n_tags = self._tags.shape
+            src = np.concatenate(sides[:n_directions]) + n_tags
+            tgt = np.concatenate(sides[::-1][:n_directions])
             rank, world_size = place
             self._planners[place] = Planner(src, tgt, self.config.max_tokens, self.seed, rank, world_size)
         return self._planners[place]
@@ -188,7 +202,10 @@ class TranslationData(LightningDataModule):
         src = self.src_tokenizer.encode_batch([pair.src for pair in pairs])
         tgt = self.tgt_tokenizer.encode_batch([pair.tgt for pair in pairs])
         fitting = [i for i in range(len(pairs)) if max(len(src[i]), len(tgt[i])) <= self.config.max_length]
-        return ValidationBatches([src[i] for i in fitting], [tgt[i] for i in fitting], self.config.max_tokens)
+        sides = [[side[i] for i in fitting] for side in (src, tgt)]
+        read = [[*tag, *ids] for tag, side in zip(self._tags.tolist(), sides, strict=False) for ids in side]
+        written = [ids for _, side in zip(self._tags, sides[::-1], strict=False) for ids in side]
+        return ValidationBatches(read, written, self.config.max_tokens)
 
 
 class ValidationBatches:

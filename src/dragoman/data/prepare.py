@@ -27,6 +27,7 @@ from dragoman.data.store import PairTable, Ragged, once, one_at_a_time
 from dragoman.data.texts import write_texts
 from dragoman.data.tokenizer import Tokenizer, TokenizerConfig
 from dragoman.errors import UserError, suggest
+from dragoman.languages import Direction, directions
 
 FORMAT = 1  # of the folders in the cache; raised when the code that fills them changes what it writes
 # Bytes written per byte of text: an Arrow copy by `datasets`, the clean texts, the ids, the offsets of both.
@@ -41,6 +42,9 @@ class DataConfig:
 
     src: str = "zh"  # language codes: column names, and which script a sentence must be in
     tgt: str = "en"
+    directions: list[str] = field(
+        default_factory=list
+    )  # empty: src to tgt; [zh_en, en_zh]: one model for both
     corpora: list[CorpusConfig] = field(default_factory=list)
     root: str | None = None  # folder of local corpora; default: the environment variable DRAGOMAN_DATA
     script: str = "keep"  # Chinese characters: keep, or convert to hans (simplified) or hant (traditional)
@@ -63,16 +67,31 @@ class DataConfig:
                 )
         if self.src == self.tgt:
             raise UserError(f"data.src and data.tgt are both '{self.src}'; they name two different languages")
+        if len(self.every_direction) > 1 and self.tokenizer.vocabulary != "joint":
+            raise UserError(
+                f"data.directions={self.directions} needs one vocabulary for both languages: set "
+                "data.tokenizer.vocabulary=joint, or leave data.directions empty"
+            )
         for key, least in (("max_length", 1), ("validation_size", 0), ("test_size", 0), ("workers", 0)):
             if getattr(self, key) < least:
                 raise UserError(f"data.{key} is {getattr(self, key)}; it must be at least {least}")
         if self.max_ratio and self.max_ratio < 1:
             raise UserError(f"data.max_ratio is {self.max_ratio}; it must be at least 1, or 0 for no limit")
-        if self.max_tokens <= self.max_length:
+        if self.max_tokens < self.longest:
             raise UserError(
                 f"data.max_tokens is {self.max_tokens} and data.max_length {self.max_length}: a sentence of that "
                 "length and its <EOS> do not fit into a batch; raise the one or lower the other"
             )
+
+    @property
+    def every_direction(self) -> list[Direction]:
+        """What the model shall translate: src to tgt, then tgt to src where that was asked for too."""
+        return directions(self.directions, self.src, self.tgt, key="data.directions")
+
+    @property
+    def longest(self) -> int:
+        """The most ids of a sentence: its pieces, <EOS> and, for a model of both directions, the tag."""
+        return self.max_length + len(self.every_direction)
 
 
 @dataclass(kw_only=True)
@@ -213,7 +232,11 @@ def _tokenizers(config: DataConfig, texts: Path, cache: Path) -> tuple[Tokenizer
     wanted = config.tokenizer
     options = asdict(wanted)
     del options["sampling"]  # a way of using the vocabulary, not part of it
-    folder = cache / _key("tokenizer", (texts / "content").read_text(), options, config.src, config.tgt)
+    asked = config.every_direction
+    tags = [direction.tgt for direction in asked] if len(asked) > 1 else []
+    folder = cache / _key(
+        "tokenizer", (texts / "content").read_text(), options, config.src, config.tgt, *tags
+    )
     joint = wanted.vocabulary == "joint"
     sides = {"joint": ("src", "tgt")} if joint else {"src": ("src",), "tgt": ("tgt",)}
     languages = {"src": config.src, "tgt": config.tgt}
@@ -222,7 +245,7 @@ def _tokenizers(config: DataConfig, texts: Path, cache: Path) -> tuple[Tokenizer
         for name, its in sides.items():
             say(f"Training the {name} tokenizer: {wanted.kind}, {wanted.vocab_size:,} pieces.")
             path = unfinished / f"{name}.model"
-            Tokenizer.train(sample(texts, its), wanted, path, [languages[side] for side in its])
+            Tokenizer.train(sample(texts, its), wanted, path, [languages[side] for side in its], tags)
 
     if once(folder, fill):
         say(f"Tokenizer found in {folder}.")
@@ -252,6 +275,7 @@ def _ids(config: DataConfig, texts: Path, src: Tokenizer, tgt: Tokenizer, cache:
 
 def _fingerprint(texts: Path, ids: Path, src: Tokenizer, tgt: Tokenizer, repeats: np.ndarray) -> str:
     content, kept = (texts / "content").read_text(), (ids / "content").read_text()
+    # Directions need no part of their own: tags are pieces, and so the tokenizer tells one from both.
     seen = hashlib.sha256(repeats[np.load(ids / "corpus.npy")].astype(np.int64).tobytes()).hexdigest()
     return hashlib.sha256("\n".join((content, kept, seen, src.sha256, tgt.sha256)).encode()).hexdigest()
 

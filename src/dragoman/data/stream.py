@@ -1,20 +1,22 @@
 """From a prepared corpus to an endless stream of batches that can be entered anywhere.
 
 Knows: the plan of batches and how to gather one from the memory-mapped ids, or, with subword sampling, how to
-cut its sentences anew. What batch number n holds depends on the seed and n alone: not on the batches before
-it, not on how many workers there are, not on whether the run was interrupted.
+cut its sentences anew; and that a pair, stored once, can be read in both directions. What batch number n holds
+depends on the seed and n alone: not on the batches before it, not on how many workers there are, not on
+whether the run was interrupted.
 Refuses to know: Lightning, configuration files, how the corpus came to be.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dragoman.data.batching import Planner
-from dragoman.data.collate import Batch, batch_of, collate, rectangle
+from dragoman.data.collate import Batch, batch_of, flatten, rectangle
 from dragoman.data.store import Ragged, Texts
 from dragoman.data.tokenizer import Tokenizer
 
@@ -33,6 +35,14 @@ class Sampling:
     tgt_tokenizer: Tokenizer
 
 
+class _Side(NamedTuple):
+    """One language of a batch: row b is `values[starts[b] : starts[b] + lengths[b]]`."""
+
+    values: np.ndarray
+    starts: np.ndarray  # (B,)
+    lengths: np.ndarray  # (B,)
+
+
 @dataclass(kw_only=True)
 class Gather(Dataset[Batch]):
     """Rows of a prepared corpus as a `Batch`. Picklable: it holds names of files, not their content."""
@@ -41,35 +51,56 @@ class Gather(Dataset[Batch]):
     tgt: Ragged
     seed: int
     index: np.ndarray  # row number of the plan -> row of the corpus (corpora may be repeated)
+    tags: np.ndarray  # (directions, 1 or 0) ids to put before the sources of each direction
     sampling: Sampling | None = None
 
     def __getitem__(self, ticket: Ticket) -> Batch:
+        """The plan counts every pair once per direction: the whole index forwards, then perhaps backwards."""
         number, planned = ticket
-        rows = self.index[planned]
-        if self.sampling:
-            return self._sampled(number, rows)
-        src, src_lengths = _gather(self.src, rows)
-        tgt, tgt_lengths = _gather(self.tgt, rows)
-        return batch_of(src, src_lengths, tgt, tgt_lengths)
+        turn, place = np.divmod(planned, len(self.index))
+        rows = self.index[place]
+        sides = self._sampled(number, rows) if self.sampling else self._stored(rows)
+        src, src_lengths = _gather(sides, turn)
+        tgt, tgt_lengths = _gather(sides[::-1], turn)
+        tags = self.tags[turn]
+        return batch_of(np.hstack([tags, src]), src_lengths + tags.shape[1], tgt, tgt_lengths)
 
-    def _sampled(self, number: int, rows: np.ndarray) -> Batch:
+    def _stored(self, rows: np.ndarray) -> tuple[_Side, _Side]:
+        src, tgt = (
+            _Side(ids.values, ids.offsets[rows], ids.offsets[rows + 1] - ids.offsets[rows])
+            for ids in (self.src, self.tgt)
+        )
+        return src, tgt
+
+    def _sampled(self, number: int, rows: np.ndarray) -> tuple[_Side, _Side]:
         """Longer than planned, since chance cuts finer: the budget of a batch is of its sentences cut
         plainly."""
         s = self.sampling
         assert s is not None
         src_seed, tgt_seed = np.random.default_rng((self.seed, number)).integers(2**32, size=2).tolist()
         texts = s.rows[rows].tolist()
-        return collate(
-            s.src_tokenizer.encode_batch([s.src_texts[i] for i in texts], alpha=s.alpha, seed=src_seed),
-            s.tgt_tokenizer.encode_batch([s.tgt_texts[i] for i in texts], alpha=s.alpha, seed=tgt_seed),
+        return (
+            _cut(s.src_tokenizer.encode_batch([s.src_texts[i] for i in texts], alpha=s.alpha, seed=src_seed)),
+            _cut(s.tgt_tokenizer.encode_batch([s.tgt_texts[i] for i in texts], alpha=s.alpha, seed=tgt_seed)),
         )
 
 
-def _gather(ids: Ragged, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(B, longest + 1) padded ids and the B lengths."""
-    starts = ids.offsets[rows]
-    lengths = ids.offsets[rows + 1] - starts
-    return rectangle(ids.values, starts, lengths, int(lengths.max()) + 1), lengths
+def _cut(rows: list[list[int]]) -> _Side:
+    values, lengths = flatten(rows)
+    return _Side(values, np.cumsum(lengths) - lengths, lengths)
+
+
+def _gather(sides: tuple[_Side, _Side], turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(B, longest + 1) padded ids, row b of `sides[turn[b]]`, and the B lengths."""
+    lengths = np.where(turn, sides[1].lengths, sides[0].lengths)
+    width = int(lengths.max()) + 1
+    if not turn.any():  # as always for a model of one direction: nothing to put together
+        return rectangle(sides[0].values, sides[0].starts, lengths, width), lengths
+    padded = np.empty((len(turn), width), np.int64)
+    for number, side in enumerate(sides):
+        mine = turn == number
+        padded[mine] = rectangle(side.values, side.starts[mine], side.lengths[mine], width)
+    return padded, lengths
 
 
 @dataclass(kw_only=True)

@@ -10,6 +10,8 @@ The choices made here, once:
 - Rare characters are spelt in UTF-8 bytes, so that no <unk> ever appears and every clean sentence survives
   the way there and back unchanged.
 - The special ids are control symbols, which no text can produce: a user's `<s>` stays three characters.
+- So are the tags of a model for several directions, `<2en>`: into English (Johnson et al. 2017). They are pieces
+  of the vocabulary where they were asked for, and only `tag` knows what they are called.
 - Digits are pieces of their own: a number is copied digit by digit rather than remembered.
 - A leading space is assumed before a sentence where words are separated by spaces, so that a word is the same
   piece at the beginning and in the middle. A vocabulary that serves only languages written without spaces
@@ -101,10 +103,16 @@ class Tokenizer:
 
     @classmethod
     def train(
-        cls, sentences: Iterable[str], config: TokenizerConfig, path: Path, languages: Sequence[str]
+        cls,
+        sentences: Iterable[str],
+        config: TokenizerConfig,
+        path: Path,
+        languages: Sequence[str],
+        tags: Sequence[str] = (),
     ) -> "Tokenizer":
         """Learn the pieces of clean `sentences` of `languages` and write the model to `path`.
 
+        `tags` are the languages that `tag` shall know, each of which takes one of the pieces.
         The vocabulary comes out smaller than asked for where the sentences do not hold that many pieces.
         """
         model = io.BytesIO()
@@ -127,6 +135,7 @@ class Tokenizer:
                 unk_id=UNK,
                 bos_id=BOS,
                 eos_id=EOS,
+                control_symbols=[_tag_piece(language) for language in tags],
                 minloglevel=2,
                 # num_threads keeps its default, 16: the sums of unigram's EM depend on it, and the same
                 # corpus is to give the same vocabulary on every machine.
@@ -151,17 +160,25 @@ class Tokenizer:
         if not alpha:
             return self._model.encode(list(texts), num_threads=threads)
         # sentencepiece seeds a generator per thread, when the thread first draws. A batch call with one
-        # thread always starts a fresh one, so what was drawn before leaves no trace.
+        # thread always starts a fresh one, so what was drawn before leaves no trace; but for a single
+        # sentence it starts none and draws from the caller's: so there are never fewer than two.
         sentencepiece.set_random_generator_seed(seed % 2**32)
-        return self._model.encode(
-            list(texts), num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha
+        company = texts if len(texts) != 1 else [*texts, *texts]
+        cut = self._model.encode(
+            list(company), num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha
         )
+        return cut[: len(texts)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special ids are dropped."""
+        """The text of ids; special ids and tags are dropped."""
         text = self._model.decode([i for i in ids if i not in (PAD, UNK, BOS, EOS)])
         # The space before a word that is spelt in bytes (kind word) was spelt as a mark, which clean text has not.
         return text.replace("▁", " ").removeprefix(" ") if "▁" in text else text
+
+    def tag(self, language: str) -> list[int]:
+        """The id that, put before a source, asks for `language`; none in a vocabulary without tags."""
+        found = self._model.piece_to_id(_tag_piece(language))
+        return [found] if self._model.is_control(found) else []
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The pieces as they are written in the vocabulary: ▁ for a space, <0xE4> for a byte."""
@@ -177,6 +194,11 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[object, tuple[Path]]:
         return Tokenizer.load, (self.path,)  # a worker process reads the file instead of being sent the model
+
+
+def _tag_piece(language: str) -> str:
+    """Holding a digit, it cannot be learnt from text by chance: digits are pieces of their own."""
+    return f"<2{language}>"
 
 
 def _in_plain_words(message: str, config: TokenizerConfig) -> UserError:

@@ -307,6 +307,7 @@ def _bundle_of(
             "max_length": config.data.max_length,
         },
         search=config.search,
+        directions=data.directions,
     )
 
 
@@ -325,8 +326,9 @@ def tell_start(
         width=4 if config.trainer.precision == "32" else 2,
         chunk=chunk_on(config.trainer.accelerator),
     )
+    ways = " in both directions" if len(data.directions) > 1 else ""
     line = (
-        f"{start}: {data.train_size:,} pairs, {data.batches_per_epoch:,} batches an epoch, "
+        f"{start}: {data.train_size:,} pairs{ways}, {data.batches_per_epoch:,} batches an epoch, "
         f"{millions:.1f} million parameters, {trainer.precision} on {trainer.num_devices} "
         f"{trainer.accelerator.name()}, vocabulary {vocabularies[0]}/{vocabularies[1]}"
     )

@@ -137,7 +137,8 @@ def _report(config: "Config", watch: _Stopwatch, quality: Quality, before: int) 
         seconds, tokens = (sum(column) for column in zip(*steps, strict=True))
         columns = f"{seconds / len(steps):>15.3f}{tokens / len(steps):>15,.0f}{tokens / seconds:>10,.0f}"
         lines.append(f"{name:<17}{columns}")
-    n_pairs = f"{len(quality.pairs):,} of {len(quality.data.validation):,} pairs"
+    there_were = len(quality.data.validation) * len(quality.directions)
+    n_pairs = f"{len(quality.pairs):,} of {there_were:,} pairs"
     lines.append(
         f"{'a validation':<17}{watch.validation:>15.3f}  {n_pairs} translated, as long as their references"
     )

@@ -1,12 +1,13 @@
 """How good the model is by now: validation loss, BLEU and chrF of real translations, and what to look at.
 
 It decodes the validation sources with the weights that would be shipped, keeps the history of all validations, says
-which was the best and why, and gives TensorBoard a table of sample translations and pictures of attention.
+which was the best and why, and gives TensorBoard a table of sample translations and pictures of attention. A model
+of both directions is judged by the mean of their scores; each direction's own are beside it, as bleu_zh_en.
 """
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from dragoman import metrics
 from dragoman.attention_map import attention_map
-from dragoman.data.corpus import clean_text
+from dragoman.data.corpus import Pair, clean_text
 from dragoman.data.datamodule import TranslationData
 from dragoman.engine import translate_ids
 from dragoman.model.transformer import Transformer
@@ -26,6 +27,8 @@ from dragoman.special import BOS, EOS
 from dragoman.training.module import TranslationModule
 
 log = logging.getLogger(__name__)
+
+SCORES = ("bleu", "chrf", "exact")
 
 
 class Quality(Callback):
@@ -46,10 +49,15 @@ class Quality(Callback):
         chosen = np.random.default_rng(0).choice(
             len(data.validation), n, replace=False
         )  # of every corpus its share
-        self.pairs = [data.validation[i] for i in sorted(chosen.tolist())]
+        self.directions = data.directions
+        picked = [data.validation[i] for i in sorted(chosen.tolist())]
+        # Directions take turns, so that a few samples show each: those of self.directions[n] are pairs[n::how many].
+        self.pairs = [p for pair in picked for p in (pair, pair.swapped())[: len(self.directions)]]
         self.search = SearchConfig(kind="greedy")  # often, so fast
         self.monitor = monitor if self.pairs else "loss"  # nothing is translated, so nothing else can be had
-        self.sources = data.src_tokenizer.encode_batch([pair.src for pair in self.pairs])
+        encoded = data.src_tokenizer.encode_batch([pair.src for pair in self.pairs])
+        tags = [data.src_tokenizer.tag(direction.tgt) for direction in self.directions]
+        self.sources = [[*tags[i % len(tags)], *ids] for i, ids in enumerate(encoded)]
         self.history: list[dict[str, Any]] = []
         self.before: list[str] = []  # the samples' translations at the last validation
         self.average = average  # the record of averaged snapshots, which belong to no step
@@ -75,9 +83,8 @@ class Quality(Callback):
     def curve(self) -> bytes:
         """The scores of all validations by step, as a PNG."""
         steps = [record["step"] for record in self.history]
-        names = [name for name in ("bleu", "chrf") if all(name in record for record in self.history)] or [
-            "loss"
-        ]
+        names = [name for name in self._names(SCORES[:2]) if all(name in record for record in self.history)]
+        names = names or ["loss"]
         series = {name: (steps, [record[name] for record in self.history]) for name in names}
         return curve_figure(series, "step", "validation", "")
 
@@ -96,17 +103,7 @@ class Quality(Callback):
         hypotheses = self._translate(trainer, pl_module.best_model)
         record: dict[str, Any] = {"step": trainer.global_step, "loss": pl_module.validation_loss()}
         if self.pairs:
-            references = [pair.references or (pair.tgt,) for pair in self.pairs]
-            scores = metrics.evaluate(
-                hypotheses=hypotheses,
-                references=references,
-                tgt=self.data.config.tgt,
-                metrics=("bleu", "chrf"),
-            )
-            record |= {name: round(score.score, 3) for name, score in scores.items()}
-            same = sum(h in known for h, known in zip(hypotheses, references, strict=True))
-            record["exact"] = round(100 * same / len(self.pairs), 2)  # percent that equal a reference
-            record["signature"] = scores["bleu"].signature
+            record |= self._scores(hypotheses)
         best = self.best
         self.is_best = best is None or self._merit(record) > self._merit(best)
         self.history.append(record)
@@ -117,6 +114,27 @@ class Quality(Callback):
         if trainer.logger is not None:
             self._show(trainer.logger.experiment, record, hypotheses, pl_module.best_model)  # type: ignore[attr-defined]
         self.before = hypotheses[: self.n_samples]
+
+    def _scores(self, hypotheses: list[str]) -> dict[str, Any]:
+        """Of one direction its scores; of both their means, and each direction's own under its name."""
+        n = len(self.directions)
+        each = [
+            _scores_of(hypotheses[i::n], self.pairs[i::n], direction.tgt)
+            for i, direction in enumerate(self.directions)
+        ]
+        if n == 1:
+            return each[0]
+        means = {name: round(sum(scores[name] for scores in each) / n, 3) for name in SCORES}
+        return means | {
+            f"{name}_{direction}": value
+            for direction, scores in zip(self.directions, each, strict=True)
+            for name, value in scores.items()
+        }
+
+    def _names(self, scores: Sequence[str]) -> list[str]:
+        """Under which names a record holds these scores."""
+        several = self.directions if len(self.directions) > 1 else []
+        return [*scores, *(f"{name}_{direction}" for name in scores for direction in several)]
 
     def _translate(self, trainer: Trainer, model: Transformer) -> list[str]:
         """Greedily, every process its share; all get all."""
@@ -131,7 +149,7 @@ class Quality(Callback):
         return [shares[i % world][i // world] for i in range(len(self.sources))]
 
     def _in_words(self, record: dict[str, Any], best: dict[str, Any] | None) -> str:
-        scores = "  ".join(f"{key} {record[key]:.2f}" for key in ("bleu", "chrf", "exact") if key in record)
+        scores = "  ".join(f"{k} {record[k]:.2f}{self._apart(record, k)}" for k in SCORES if k in record)
         line = f"step {record['step']}: validation loss {record['loss']:.3f}  {scores}"
         if best is None:
             return f"{line}  (first: kept)"
@@ -139,13 +157,18 @@ class Quality(Callback):
             return f"{line}  (best so far by {self.monitor}: kept)"
         return f"{line}  (not kept: {self.monitor} was {best[self.monitor]:.2f} at step {best['step']})"
 
+    def _apart(self, record: dict[str, Any], score: str) -> str:
+        """The score of each direction, where there are several."""
+        own = [f"{d} {record[f'{score}_{d}']:.2f}" for d in self.directions if f"{score}_{d}" in record]
+        return f" ({', '.join(own)})" if own else ""
+
     def _show(
         self, board: SummaryWriter, record: dict[str, Any], hypotheses: list[str], model: Transformer
     ) -> None:
         step = record["step"]
         board.add_scalar("validation/loss", record["loss"], step)
         board.add_scalar("validation/perplexity", math.exp(min(50.0, record["loss"])), step)
-        for name in ("bleu", "chrf", "exact"):
+        for name in self._names(SCORES):
             if name in record:
                 board.add_scalar(f"validation/{name}", record[name], step)
         rows = ["| source | reference | hypothesis now | before |", "|---|---|---|---|"]
@@ -175,3 +198,12 @@ class Quality(Callback):
         ]  # row t is the query that produced piece t
         picture = attention_figure(weights.float().cpu().numpy(), rows, columns, title=f"step {step}")
         board.add_image(f"attention/{i + 1}", pixels(picture), step, dataformats="HWC")
+
+
+def _scores_of(hypotheses: list[str], pairs: list[Pair], tgt: str) -> dict[str, Any]:
+    """BLEU, chrF, and how many percent equal a reference, with BLEU's signature."""
+    references = [pair.references or (pair.tgt,) for pair in pairs]
+    scores = metrics.evaluate(hypotheses=hypotheses, references=references, tgt=tgt, metrics=("bleu", "chrf"))
+    record: dict[str, Any] = {name: round(score.score, 3) for name, score in scores.items()}
+    same = sum(h in known for h, known in zip(hypotheses, references, strict=True))
+    return record | {"exact": round(100 * same / len(pairs), 2), "signature": scores["bleu"].signature}

@@ -59,7 +59,8 @@ def open_run(config: "Config", run_dir: Path) -> dict[str, Any]:
     ):
         raise UserError(f"{run_dir} is not empty and is not a run of ours: choose another name (name=...)")
     if old is not None and (metrics.exists() or (run_dir / "last.ckpt").exists()):
-        _refuse_changes(old, plain(config), run_dir)
+        # A setting younger than the run defaults to what was done before there was such a setting.
+        _refuse_changes(flatten(plain(type(config)())) | flatten(old), flatten(plain(config)), run_dir)
     elif old is not None:  # it never came to training, so there is nothing that a change could spoil
         (run_dir / "data.json").unlink(missing_ok=True)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -76,8 +77,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
         ) from None
 
 
-def _refuse_changes(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> None:
-    before, now = flatten(old), flatten(new)
+def _refuse_changes(before: dict[str, Any], now: dict[str, Any], run_dir: Path) -> None:
     changed = [
         f"{key} (was {before.get(key)}, now {now.get(key)})"
         for key in sorted(before.keys() | now.keys())
