@@ -132,6 +132,18 @@ def test_sampling_cuts_sentences_finer_and_loses_none(small: Prepare) -> None:
     assert sum(batch.n_tokens for batch in others) > sum(batch.n_tokens for batch in batches)
 
 
+def test_chance_cuts_no_sentence_into_more_pieces_than_max_length(small: Prepare) -> None:
+    finest = TokenizerConfig(vocab_size=340, sampling=0.9)
+    n = (free := small(tokenizer=finest)).batches_per_epoch
+    longest = max(max(batch.src.size(1), batch.tgt_in.size(1)) for batch in first(free, n)) - 1
+    bound = longest - 2
+    bounded = small(tokenizer=finest, max_length=bound)
+    plain = small(max_length=bound)
+    batches, others = (first(data, data.batches_per_epoch) for data in (bounded, plain))
+    assert all(max(batch.src.size(1), batch.tgt_in.size(1)) <= bound + 1 for batch in batches)
+    assert sentences(bounded, batches) == sentences(plain, others)
+
+
 def test_batches_keep_to_the_budget_with_the_special_ids(small: Prepare) -> None:
     for batch in first(small(), 40):
         assert max(batch.src.numel(), batch.tgt_in.numel()) <= 300

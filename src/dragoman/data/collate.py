@@ -9,7 +9,7 @@ Rectangles are filled without a Python loop over tokens: this is the path every 
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,17 +45,10 @@ class Batch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
         """The same batch with its tensors on `device`."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> "Batch":
-        """The same batch in page-locked memory, from which copies to a GPU need not be waited for."""
-        return self._each(lambda tensor: tensor.pin_memory())
-
-    def _each(self, move: Callable[[Tensor], Tensor]) -> "Batch":
         moved = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                setattr(moved, name, move(value))
+                setattr(moved, name, value.to(device, non_blocking=non_blocking))
         return moved
 
 
@@ -119,10 +112,3 @@ def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     values = np.fromiter((i for row in rows for i in row), dtype=np.int64, count=int(lengths.sum()))
     return values, lengths
-
-
-def pad(rows: Sequence[Sequence[int]]) -> Tensor:
-    """(B, longest) int64, right padded with PAD."""
-    values, lengths = flatten(rows)
-    starts = np.cumsum(lengths) - lengths
-    return torch.from_numpy(rectangle(values, starts, lengths, int(lengths.max(initial=0))))

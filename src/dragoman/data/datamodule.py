@@ -124,6 +124,7 @@ class TranslationData(LightningDataModule):
         if self.config.tokenizer.sampling:
             gather.sampling = Sampling(
                 alpha=self.config.tokenizer.sampling,
+                max_length=self.config.max_length,
                 src_texts=Texts(done.texts / "train.src"),
                 tgt_texts=Texts(done.texts / "train.tgt"),
                 rows=np.load(done.ids / "rows.npy", mmap_mode="r"),

@@ -28,6 +28,7 @@ class Sampling:
     """What cutting sentences anew takes: the texts, row i of the ids being sentence `rows[i]`."""
 
     alpha: float
+    max_length: int
     src_texts: Texts
     tgt_texts: Texts
     rows: np.ndarray
@@ -73,16 +74,21 @@ class Gather(Dataset[Batch]):
         return src, tgt
 
     def _sampled(self, number: int, rows: np.ndarray) -> tuple[_Side, _Side]:
-        """Longer than planned, since chance cuts finer: the budget of a batch is of its sentences cut
-        plainly."""
+        """Longer than planned, since chance cuts finer: the budget of a batch is of its sentences cut plainly. A
+        sentence that chance would cut into more than max_length pieces is cut plainly: tables of positions end."""
         s = self.sampling
         assert s is not None
-        src_seed, tgt_seed = np.random.default_rng((self.seed, number)).integers(2**32, size=2).tolist()
-        texts = s.rows[rows].tolist()
-        return (
-            _cut(s.src_tokenizer.encode_batch([s.src_texts[i] for i in texts], alpha=s.alpha, seed=src_seed)),
-            _cut(s.tgt_tokenizer.encode_batch([s.tgt_texts[i] for i in texts], alpha=s.alpha, seed=tgt_seed)),
-        )
+        seeds = np.random.default_rng((self.seed, number)).integers(2**32, size=2).tolist()
+        sentences, sides = s.rows[rows].tolist(), []
+        for tokenizer, texts, plain, seed in (
+            (s.src_tokenizer, s.src_texts, self.src, seeds[0]),
+            (s.tgt_tokenizer, s.tgt_texts, self.tgt, seeds[1]),
+        ):
+            cut = tokenizer.encode_batch([texts[i] for i in sentences], alpha=s.alpha, seed=seed)
+            for b in (b for b, ids in enumerate(cut) if len(ids) > s.max_length):
+                cut[b] = plain.values[plain.offsets[rows[b]] : plain.offsets[rows[b] + 1]].tolist()
+            sides.append(_cut(cut))
+        return sides[0], sides[1]
 
 
 def _cut(rows: list[list[int]]) -> _Side:
