@@ -93,6 +93,21 @@ def test_sentences_packed_into_one_row_are_attended_to_as_if_each_had_its_own(ki
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
+def test_a_relative_scheme_knows_distances_only_and_an_absolute_one_places(kind):
+    layer, x = attention(kind), torch.randn(2, 6, 8)
+
+    def weights(places: Tensor) -> Tensor:
+        added = layer.position.embed(x, places)
+        return layer.weights(added, added, positions=places)
+
+    places = torch.arange(6)
+    moved = torch.allclose(weights(places), weights(places + 20), atol=1e-5)
+    assert moved == (kind in ("none", "rope", "t5", "transformer_xl", "alibi"))
+    if kind != "none":
+        assert not torch.allclose(weights(places), weights(places * 3 % 6), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
 def test_without_being_told_positions_attention_counts_on_from_its_cache(kind):
     layer, cache = attention(kind, causal=True), KeyValues()
     x = torch.randn(2, 5, 8)

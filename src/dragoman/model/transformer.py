@@ -4,7 +4,7 @@ Which of its choices other programs have a place for. There is no export yet: th
 CTranslate2 4.8 (`TransformerSpec`) and of Marian in transformers 5.23, and no model has been carried there.
                                                   CTranslate2                      Marian
     position       none, integer, unit, learned   as a table that ends             no
-                   sinusoidal                     as a table that ends             base 10000, all sines before all cosines
+                   sinusoidal                     as a table that ends             base 10000, sines before cosines
                    rope                           yes, interleaved, any base       no
                    t5                             yes                              no
                    alibi                          no: in its decoder only          no
