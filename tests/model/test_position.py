@@ -36,8 +36,8 @@ def test_the_sinusoid_is_the_papers_formula_entry_by_entry(base, d):
 
 ADDED = {
     "none": lambda pos, i, table: 0.0,
-    "integer": lambda pos, i, table: pos,
-    "unit": lambda pos, i, table: pos / 15,  # the last of 16 places is 1
+    "integer": lambda pos, i, table: pos if i == 0 else 0.0,
+    "unit": lambda pos, i, table: pos / 15 if i == 0 else 0.0,  # the last of 16 places is 1
     "sinusoidal": lambda pos, i, table: pe(pos, i, D, 100.0),
     "learned": lambda pos, i, table: table[pos][i],
 }
