@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import pickle
@@ -16,6 +17,9 @@ from dragoman import bundle as bundles
 from dragoman import durable, untrusted
 from dragoman.bundle import Bundle
 from dragoman.errors import UserError
+from dragoman.model.attention import SCORES
+from dragoman.model.position import POSITIONS, PositionConfig
+from dragoman.model.transformer import Transformer
 
 SRC = torch.tensor([[5, 9, 7, 3]])
 TGT = torch.tensor([[2, 8, 6]])
@@ -78,6 +82,33 @@ def test_tied_matrices_are_stored_once_and_tied_again(tiny_bundle_folder: Path) 
     with safe_open(tiny_bundle_folder / "model.safetensors", "pt") as file:
         stored = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
     assert stored == sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_every_position_and_score_is_stored_once_and_comes_back_as_it_was(
+    kind: str, score: str, tiny_bundle: Bundle, tmp_path: Path
+) -> None:
+    """The tables of t5, and u and v of transformer_xl, are met in each layer."""
+    torch.manual_seed(1)
+    config = dataclasses.replace(
+        tiny_bundle.model_config, score=score, position=PositionConfig(kind=kind, length=64)
+    )
+    size = len(tiny_bundle.src_tokenizer)
+    model = Transformer(config, src_vocab_size=size, tgt_vocab_size=size).eval()
+    for parameter in model.parameters():
+        if not parameter.any():
+            torch.nn.init.normal_(parameter)
+    bundles.save(dataclasses.replace(tiny_bundle, model=model, model_config=config), tmp_path / "b")
+    loaded = bundles.load(tmp_path / "b")
+    assert torch.equal(logits(loaded), logits(dataclasses.replace(tiny_bundle, model=model)))
+    with safe_open(tmp_path / "b" / "model.safetensors", "pt") as file:
+        stored = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
+    assert stored == sum(parameter.numel() for parameter in model.parameters())
+    for theirs, ours in ((loaded.model.encoder, model.encoder), (loaded.model.decoder, model.decoder)):
+        for name in ("table", "u", "v"):
+            of_layers = {id(getattr(layer.self_attention.position, name, None)) for layer in theirs}
+            assert len(of_layers) == 1, f"{name} is no longer shared by {len(ours)} layers"
 
 
 def test_half_precision_halves_the_file_and_loads_as_float32(tiny_bundle: Bundle, tmp_path: Path) -> None:
@@ -276,6 +307,13 @@ def test_a_newer_format_asks_for_a_newer_program(copy: Path) -> None:
         (lambda c: c["model"].update(d_model=16), "config.json makes it"),
         (lambda c: c["model"].update(n_decoder_layers=1), "unexpected tensor"),
         (lambda c: c["model"].update(n_encoder_layers=500), "larger model"),
+        (lambda c: c["model"]["position"].update(kind="learned", length=1 << 20), "larger model"),
+        (lambda c: c["model"]["position"].update(kind="learned", length=10**12), "position.length"),
+        (
+            lambda c: c["model"]["position"].update(kind="t5", n_buckets=1 << 22, max_distance=1 << 22),
+            "larger",
+        ),
+        (lambda c: c["model"]["position"].update(max_distance=10**400), "position.max_distance"),
         (lambda c: c["model"].update(d_ff=65.0), "d_ff"),
         (lambda c: c["model"].update(d_ff=True), "d_ff"),
         (lambda c: c["model"].update(dropout=float("nan")), "dropout"),

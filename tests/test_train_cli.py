@@ -72,6 +72,11 @@ REFUSED = {
     "model.n_heads=3": ("model.n_heads=3", "divide model.d_model=256", "1, 2, 4, 8, 16"),
     "model.d_model=0": ("model.d_model=0",),
     "model.dropout=1.5": ("model.dropout=1.5",),
+    "model.score=adittive": ("model.score=adittive", "did you mean 'additive'", "scaled_dot, dot, additive"),
+    "model.normalization=rms": ("model.normalization=rms", "layer_norm, rms_norm"),
+    "model.position.kind=transformerxl": ("did you mean 'transformer_xl'", "none, integer, unit, sinusoidal"),
+    "model.position.base=1": ("model.position.base=1.0", "greater than 1"),
+    "model.position.n_buckets=6": ("model.position.n_buckets=6", "multiple of 4"),
     "data.tokenizer.kind=bep": ("data.tokenizer.kind", "did you mean 'bpe'"),
     "data.tokenizer.vocab_size=10": ("data.tokenizer.vocab_size", "at least"),
     "data.src=en": ("data.src and data.tgt",),
@@ -100,9 +105,12 @@ def test_a_setting_that_cannot_be_is_refused_in_one_line(setting: str, told: tup
 def test_parts_that_contradict_each_other_are_refused_naming_both() -> None:
     with pytest.raises(UserError, match=r"model\.tie=all.*data\.tokenizer\.vocabulary=joint"):
         check(["model.tie=all", "data.tokenizer.vocabulary=separate"])
-    with pytest.raises(UserError, match=r"model\.position\.length=100.*data\.max_length=100"):
-        check(["model.position.kind=learned", "model.position.length=100", "data.max_length=100"])
-    check(["model.position.kind=learned", "model.position.length=101", "data.max_length=100"])
+    for kind in ("learned", "unit"):
+        with pytest.raises(UserError, match=rf"model\.position\.length=100: {kind} .*data\.max_length=100"):
+            check([f"model.position.kind={kind}", "model.position.length=100", "data.max_length=100"])
+        check([f"model.position.kind={kind}", "model.position.length=101", "data.max_length=100"])
+    with pytest.raises(UserError, match=r"model\.position\.kind=rope.*heads of 3: change n_heads"):
+        check(["model.position.kind=rope", "model.d_model=12", "model.n_heads=4"])
 
 
 @pytest.mark.parametrize("experiment", choices())

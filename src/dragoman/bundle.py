@@ -17,6 +17,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ _MOST = {  # no honest model is larger
     "n_heads": 1 << 10,
     "n_encoder_layers": 512,
     "n_decoder_layers": 512,
+    "position.length": 1 << 24,
+    "position.n_buckets": 1 << 24,
+    "position.max_distance": 1 << 24,
 }
 _MOST_PIECES = 1 << 21
 _PRACTICE_RUNS = ("smoke", "copy")  # they prove that the program works, and translate nothing
@@ -155,8 +159,8 @@ def describe(folder: Path) -> Description:
         )
     description: Description = untrusted.typed(Description, data, where)
     for key, most in _MOST.items():
-        if not 1 <= getattr(description.model, key) <= most:
-            raise UserError(f"{where}: model.{key} is {getattr(description.model, key)}, beyond {most}")
+        if not 1 <= attrgetter(key)(description.model) <= most:
+            raise UserError(f"{where}: model.{key} is {attrgetter(key)(description.model)}, beyond {most}")
     for key in ("src_vocab_size", "tgt_vocab_size"):
         if not 4 <= getattr(description, key) <= _MOST_PIECES:
             raise UserError(
@@ -291,7 +295,7 @@ def _load(folder: Path, device: str | torch.device) -> Bundle:
             raise UserError(
                 f"{folder}: config.json names {direction}, its tokenizer has no tag for {direction.tgt}"
             )
-    _refuse_giant(description, (folder / _WEIGHTS).stat().st_size, folder)
+    _refuse_giant(description.model, sizes, folder)
     with torch.random.fork_rng(devices=[]):  # initial values nobody keeps must not move anybody's dice
         model = Transformer(description.model, **sizes)
     stored = _stored_tensors(model)
@@ -313,13 +317,11 @@ def _load(folder: Path, device: str | torch.device) -> Bundle:
     )
 
 
-def _refuse_giant(description: Description, n_bytes: int, folder: Path) -> None:
-    """No memory for a model that its file cannot hold: the least it needs, biases and norms left out."""
-    shape = description.model
-    d_model, n_layers = shape.d_model, shape.n_encoder_layers + shape.n_decoder_layers
-    vocabulary = max(description.src_vocab_size, description.tgt_vocab_size)
-    least = d_model * (vocabulary + n_layers * (4 * d_model + 2 * shape.d_ff))
-    if 2 * least > n_bytes:  # float16 takes two bytes
+def _refuse_giant(shape: ModelConfig, sizes: Mapping[str, int], folder: Path) -> None:
+    """No memory for a model that its file cannot hold. On torch's device `meta` tensors have sizes, but no numbers."""
+    with torch.device("meta"):
+        n_parameters = sum(parameter.numel() for parameter in Transformer(shape, **sizes).parameters())
+    if 2 * n_parameters > (folder / _WEIGHTS).stat().st_size:  # float16 takes two bytes
         raise UserError(f"{folder}: config.json describes a larger model than {_WEIGHTS} can hold")
 
 

@@ -1,61 +1,64 @@
 """What must hold for the Transformer whatever its weights are."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
+from networks import CHOICES, V, at_rest, make, sentences
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.masks import causal_attn_mask, key_padding_mask
 from dragoman.model.cache import DecoderCache
-from dragoman.model.position import PositionConfig
+from dragoman.model.layers import NORMALIZATIONS
+from dragoman.model.position import POSITIONS
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.special import BOS, EOS, PAD
 
-V = 40
+# Whatever goes through the stacks goes through all of these.
 CONFIGS = [
-    {"norm": norm, "activation": activation, "tie": tie}
-    for norm, activation, tie in itertools.product(
-        ("pre", "post"), ("relu", "gelu", "swiglu"), ("none", "tgt", "all")
-    )
+    *CHOICES,
+    *(
+        {"activation": activation, "tie": tie}
+        for activation, tie in itertools.product(("relu", "gelu", "swiglu"), ("none", "tgt", "all"))
+    ),
 ]
+every = pytest.mark.parametrize("changes", CONFIGS, ids=lambda c: "-".join(c.values()))
 
 
-def make(**changes: object) -> Transformer:
-    torch.manual_seed(1)
-    small = {"d_model": 32, "d_ff": 64, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2}
-    return Transformer(ModelConfig(**{**small, **changes}), src_vocab_size=V, tgt_vocab_size=V)
-
-
-def sentences(n: int, length: int, seed: int = 3) -> Tensor:
-    return torch.randint(4, V, (n, length), generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize("changes", CONFIGS, ids=lambda c: "-".join(c.values()))
-def test_decoding_token_by_token_with_a_cache_gives_the_logits_of_teacher_forcing(changes):
-    model = make(**changes).eval()
+def teacher_forced(model: Transformer) -> tuple[Tensor, Tensor, DecoderCache]:
+    """tgt (3, 6), the logits of all at once, and the cache that decoding step by step begins with."""
     src, tgt = sentences(3, 7), sentences(3, 6)
     src[1, 4:] = PAD
     padding = key_padding_mask(src)
-    at_once = model(src, tgt, padding)
-    cache = DecoderCache(2, model.encode(src, padding), padding)
-    steps = [model.decode(tgt[:, t : t + 1], cache.memory, padding, cache=cache) for t in range(6)]
+    return tgt, model(src, tgt, padding), DecoderCache(2, model.encode(src, padding), padding)
+
+
+@every
+def test_decoding_token_by_token_with_a_cache_gives_the_logits_of_teacher_forcing(changes):
+    model = at_rest(changes)
+    tgt, at_once, cache = teacher_forced(model)
+    padding = cache.memory_key_padding_mask
+    steps = [model.decode(token, cache.memory, padding, cache=cache) for token in tgt.split(1, 1)]
     torch.testing.assert_close(torch.cat(steps, 1), at_once, atol=1e-5, rtol=1e-5)
 
 
-def test_a_cache_fed_several_tokens_at_once_gives_the_same_logits_too():
-    model = make().eval()
-    src, tgt = sentences(2, 5), sentences(2, 6)
-    padding = key_padding_mask(src)
-    cache = DecoderCache(2, model.encode(src, padding), padding)
-    parts = [model.decode(part, cache.memory, padding, cache=cache) for part in (tgt[:, :2], tgt[:, 2:])]
-    torch.testing.assert_close(torch.cat(parts, 1), model(src, tgt, padding), atol=1e-5, rtol=1e-5)
+@every
+def test_rows_re_ordered_as_beams_are_go_on_as_their_own_prefixes_by_one_token_or_several(changes):
+    model = at_rest(changes)
+    tgt, at_once, cache = teacher_forced(model)
+    rows, done = torch.arange(3), 0
+    for n_tokens, chosen in ((2, [2, 0, 0, 1]), (1, [3, 3, 1]), (3, [0])):
+        now = slice(done, done + n_tokens)
+        found = model.decode(tgt[rows, now], cache.memory, cache.memory_key_padding_mask, cache=cache)
+        torch.testing.assert_close(found, at_once[rows, now], atol=1e-5, rtol=1e-5)
+        cache, rows, done = cache.select(torch.tensor(chosen)), rows[chosen], now.stop
 
 
-@pytest.mark.parametrize("changes", CONFIGS, ids=lambda c: "-".join(c.values()))
+@every
 def test_a_later_target_token_changes_nothing_before_it(changes):
-    model = make(**changes).eval()
+    model = at_rest(changes)
     src, tgt = sentences(2, 5), sentences(2, 6)
     other = tgt.clone()
     other[:, 4] = (tgt[:, 4] - 4 + 1) % (V - 4) + 4
@@ -64,15 +67,91 @@ def test_a_later_target_token_changes_nothing_before_it(changes):
     assert not torch.allclose(before[:, 4:], after[:, 4:])
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_more_padding_changes_no_logit_of_a_real_token(norm):
-    model = make(norm=norm).eval()
+@every
+def test_more_padding_changes_no_logit_of_a_real_token(changes):
+    model = at_rest(changes)
     src, tgt = sentences(2, 5), sentences(2, 4)
     wide_src = torch.cat((src, torch.full((2, 3), PAD)), 1)
     wide_tgt = torch.cat((tgt, torch.full((2, 2), PAD)), 1)
     narrow = model(src, tgt, key_padding_mask(src))
     wide = model(wide_src, wide_tgt, key_padding_mask(wide_src))
     torch.testing.assert_close(wide[:, :4], narrow, atol=1e-5, rtol=1e-5)
+
+
+@every
+def test_gradients_are_finite_and_one_step_lowers_the_loss_of_a_batch(changes):
+    model = make(**changes).eval()
+    src, tgt = sentences(4, 6), sentences(4, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.003)
+
+    def loss() -> Tensor:
+        return nn.functional.cross_entropy(
+            model(src, tgt, key_padding_mask(src)).flatten(0, 1), tgt.flatten()
+        )
+
+    first = loss()
+    first.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), f"{name} takes no part"
+    optimizer.step()
+    assert loss() < first
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_half_precision_runs_forward_and_backward_and_lands_near(kind, normalization):
+    model = make(position=kind, normalization=normalization).eval()
+    src, tgt = sentences(4, 6), sentences(4, 5)
+    padding = key_padding_mask(src)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(src, tgt, padding)
+    expected = model(src, tgt, padding)
+    assert (found - expected).norm() < 0.05 * expected.norm()
+    found.float().logsumexp(-1).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_positions_told_are_the_positions_used(kind):
+    model = at_rest({"position": kind})
+    src, tgt = sentences(2, 6), sentences(2, 5)
+    padding = key_padding_mask(src)
+    memory = model.encode(src, padding)
+    counted = torch.arange(6)
+    told = model.encode(src, padding, positions=counted.expand(2, 6))
+    torch.testing.assert_close(told, memory, atol=1e-5, rtol=1e-5)
+    states = model.states(tgt, memory, padding)
+    told = model.states(tgt, memory, padding, positions=counted[:5].expand(2, 5))
+    torch.testing.assert_close(told, states, atol=1e-5, rtol=1e-5)
+    other = torch.stack((counted, counted.flip(0)))  # each row has positions of its own
+    told = model.encode(src, padding, positions=other)
+    torch.testing.assert_close(told[0], memory[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        told[1], model.encode(src[1:].flip(1), padding[1:])[0].flip(0), atol=1e-5, rtol=1e-5
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "score"), [*((kind, "scaled_dot") for kind in POSITIONS), ("t5", "additive")]
+)
+def test_torch_compile_sees_one_graph_that_serves_every_length(kind, score):
+    model = make(position=kind, score=score).eval()
+    graphs = []
+    torch._dynamo.reset()  # it keeps few versions of one piece of code
+
+    def count(graph: torch.fx.GraphModule, _: object) -> Callable:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=count, fullgraph=True, dynamic=True)
+    for length in (5, 7, 9):
+        src = sentences(2, length)
+        padding = key_padding_mask(src)
+        torch.testing.assert_close(compiled(src, src, padding), model(src, src, padding))
+    assert len(graphs) == 1
 
 
 def test_what_stands_under_the_padding_mask_changes_nothing():
@@ -95,17 +174,20 @@ def test_a_sentence_does_not_see_the_others_of_its_batch():
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
 
 
-def test_without_positions_a_permuted_source_gives_the_permuted_memory_and_with_them_it_does_not():
+PERMUTED = list(itertools.product(POSITIONS, ("pre", "post"), NORMALIZATIONS))
+
+
+@pytest.mark.parametrize(("kind", "norm", "normalization"), PERMUTED)
+def test_without_positions_a_permuted_source_gives_the_permuted_memory_and_with_them_it_does_not(
+    kind, norm, normalization
+):
+    model = at_rest({"position": kind, "norm": norm, "normalization": normalization, "score": "scaled_dot"})
     src, order = sentences(1, 6), torch.tensor([3, 1, 5, 0, 2, 4])
     padding = key_padding_mask(src)
-    blind = make(position=PositionConfig(kind="none")).eval()
-    torch.testing.assert_close(
-        blind.encode(src[:, order], padding), blind.encode(src, padding)[:, order], atol=1e-5, rtol=1e-5
-    )
-    seeing = make().eval()
-    assert not torch.allclose(
-        seeing.encode(src[:, order], padding), seeing.encode(src, padding)[:, order], atol=1e-2
-    )
+    permuted, memory = model.encode(src[:, order], padding), model.encode(src, padding)
+    assert torch.allclose(permuted, memory[:, order], atol=1e-2) == (kind == "none")
+    if kind == "none":
+        torch.testing.assert_close(permuted, memory[:, order], atol=1e-5, rtol=1e-5)
 
 
 def copy_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> None:
@@ -131,9 +213,9 @@ def copy_layer(ours: nn.Module, theirs: nn.Module) -> None:
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_our_stacks_equal_torch_nn_transformer_with_its_weights(norm, activation):
-    ours = make(norm=norm, activation=activation, dropout=0.0, position=PositionConfig(kind="none"))
+    ours = make(norm=norm, activation=activation, dropout=0.0, position="none")
     theirs = nn.Transformer(
-        32, 4, 2, 2, 64, dropout=0.0, activation=activation, batch_first=True, norm_first=norm == "pre"
+        16, 2, 1, 2, 24, dropout=0.0, activation=activation, batch_first=True, norm_first=norm == "pre"
     )
     for stack, other in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
         for layer, other_layer in zip(stack, other.layers, strict=True):
@@ -163,25 +245,6 @@ def test_tying_leaves_as_many_vocabulary_matrices_as_it_says(tie, n_matrices):
     assert len([p for p in model.parameters() if p.size(0) == V]) == n_matrices
 
 
-@pytest.mark.parametrize("changes", CONFIGS, ids=lambda c: "-".join(c.values()))
-def test_gradients_are_finite_and_one_step_lowers_the_loss_of_a_batch(changes):
-    model = make(**changes)
-    src, tgt = sentences(4, 6), sentences(4, 5)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def loss() -> Tensor:
-        return nn.functional.cross_entropy(
-            model(src, tgt, key_padding_mask(src)).flatten(0, 1), tgt.flatten()
-        )
-
-    model.eval()
-    first = loss()
-    first.backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-    optimizer.step()
-    assert loss() < first
-
-
 def test_training_mode_drops_out_and_evaluation_does_not():
     model = make(dropout=0.5)
     src, tgt = sentences(2, 5), sentences(2, 5)
@@ -192,23 +255,23 @@ def test_training_mode_drops_out_and_evaluation_does_not():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"n_heads": 5}, "model.n_heads=5 does not divide model.d_model=32"),
+        ({"n_heads": 5}, "model.n_heads=5 does not divide model.d_model=16"),
         ({"d_ff": 0}, "model.d_ff=0"),
         ({"dropout": 1.0}, "model.dropout=1.0"),
         ({"norm": "prenorm"}, "did you mean 'pre'"),
         ({"activation": "rellu"}, "did you mean 'relu'"),
         ({"tie": "both"}, "model.tie=both"),
-        ({"score": "scaleddot"}, "did you mean 'scaled_dot'"),
+        (
+            {"score": "scaleddot"},
+            "model.score=scaleddot: choose one of scaled_dot, dot, additive .*'scaled_dot'",
+        ),
+        ({"normalization": "rmsnorm"}, "choose one of layer_norm, rms_norm .did you mean 'rms_norm'"),
+        ({"position": "rope", "d_model": 15, "n_heads": 5}, "heads of 3: change n_heads"),
     ],
 )
 def test_impossible_shapes_are_refused_by_key(changes, words):
     with pytest.raises(UserError, match=words):
         make(**changes)
-
-
-def test_an_unknown_position_names_the_choices():
-    with pytest.raises(UserError, match="sinusoidal"):
-        PositionConfig(kind="sinusodial")
 
 
 def test_one_matrix_for_two_vocabularies_is_refused():

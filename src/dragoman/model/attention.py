@@ -101,7 +101,7 @@ class Attention(nn.Module):
         positions: Tensor | None = None,
         cache: KeyValues | None = None,
     ) -> Tensor:
-        """The softmax weights (B, H, T_q, T_k) that `forward` uses for the same arguments."""
+        """The softmax weights (B, H, T_q, T_k) that `forward` uses for the same arguments; a cache grows here too."""
         q, k, _, bias = self._project(query, key_value, positions, cache)
         return self._weights(q, k, bias, attn_mask, causal)
 
@@ -117,7 +117,8 @@ class Attention(nn.Module):
                 return q, k, v, None
             return q, cache.k, cache.v, None
         if positions is None:
-            positions = torch.arange(query.size(1), device=query.device)
+            start = 0 if cache is None else cache.length
+            positions = torch.arange(start, start + query.size(1), device=query.device)
         k, v = (self._heads(x) for x in self.kv(key_value).chunk(2, dim=-1))
         q, k = self.position.rotate(q, positions), self.position.rotate(k, positions)
         key_positions = positions
@@ -134,7 +135,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         if not isinstance(self.score, Dot):
-            return F.dropout(self._weights(q, k, bias, attn_mask, causal), dropout) @ v
+            return F.dropout(self._weights(q, k, bias, attn_mask, causal), dropout).to(v.dtype) @ v
         if causal and (attn_mask is not None or bias is not None or q.size(2) != k.size(2)):
             attn_mask, causal = _with_causal(attn_mask, q, k), False
         # torch's bf16 backward of this product is ten times slower than its fp32 one on a CPU.

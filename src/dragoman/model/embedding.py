@@ -49,7 +49,7 @@ class Projection(nn.Module):
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(nn.init.normal_(Tensor(vocab_size, d_model), std=d_model**-0.5))
+        self.weight = nn.Parameter(torch.empty(vocab_size, d_model).normal_(std=d_model**-0.5))
 
     def forward(self, states: Tensor) -> Tensor:
         return F.linear(states, self.weight)

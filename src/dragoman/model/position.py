@@ -257,11 +257,12 @@ class Alibi(Position):
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
-        self.n_heads = n_heads
+        self.slopes: Tensor
+        self.register_buffer("slopes", torch.tensor(_slopes(n_heads)), persistent=False)
 
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        slopes = torch.tensor(_slopes(self.n_heads), device=q.device)[:, None, None]
-        return (-slopes * distances(q_positions, k_positions).abs()[:, None]).to(q.dtype)
+        # Not in the type of q: bf16 has no room for long distances.
+        return -self.slopes[:, None, None] * distances(q_positions, k_positions).abs()[:, None]
 
 
 def _slopes(n_heads: int) -> list[float]:

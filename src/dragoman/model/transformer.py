@@ -1,4 +1,19 @@
-"""The encoder-decoder Transformer as three verbs: encode, decode, forward."""
+"""The encoder-decoder Transformer as three verbs: encode, decode, forward.
+
+Which of its choices other programs have a place for. There is no export yet: this was read in the sources of
+CTranslate2 4.8 (`TransformerSpec`) and of Marian in transformers 5.23, and no model has been carried there.
+                                                  CTranslate2                      Marian
+    position       none, integer, unit, learned   as a table that ends             no
+                   sinusoidal                     as a table that ends             base 10000, sines before cosines
+                   rope                           yes, interleaved, any base       no
+                   t5                             yes                              no
+                   alibi                          no: in its decoder only          no
+                   transformer_xl                 no                               no
+    score          scaled_dot, dot, additive      yes, yes (queries_scale 1), no   yes, no, no
+    norm           pre, post                      yes, yes                         no, yes
+    normalization  layer_norm, rms_norm           yes, yes                         yes, no
+    activation     relu, gelu, swiglu             yes, yes, yes                    yes, yes, no
+"""
 
 from dataclasses import dataclass, field
 
