@@ -1,10 +1,13 @@
 """The READMEs tell the truth: what they name exists, what they say to type can be typed.
 
-The fast part reads both and checks every command, setting, file, option and test that they name. The slow part types
+The fast part reads both and checks every command, setting, file, option and test that they name; most strictly in the
+table that leads from the study notes to the code. The slow part types
 the commands of README.md, section by section, in a folder laid out like a checkout, with models that are trained for a
 few steps.
 """
 
+import ast
+import functools
 import gzip
 import os
 import re
@@ -15,8 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from omegaconf import OmegaConf
 
-from dragoman.config import Config, check
+from dragoman.config import Config, check, to_config
 from dragoman.experiments import CONFIGS, settings
 from dragoman.training.run import flatten, plain
 
@@ -84,6 +88,16 @@ def typed(readme: Path) -> list[list[str]]:
     return [program for line in lines for program in words(concrete(line))]
 
 
+@functools.cache
+def accept(overrides: str) -> None:
+    """Raises UserError where there is no such setting, or it has no such value. By Hydra only where need be."""
+    words = shlex.split(overrides)
+    if all("." in word.partition("=")[0] for word in words):
+        to_config(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist(words)))
+    else:
+        check(settings(words))
+
+
 both = pytest.mark.parametrize("readme", READMES, ids=lambda path: path.name)
 
 
@@ -121,7 +135,7 @@ def test_every_setting_in_the_text_exists(readme: Path) -> None:
     for text in map(concrete, code(readme)):
         if re.fullmatch(r"[a-z_.]+=\S+( [a-z_.]+=\S+)*", text) and text != "key=value":
             n += 1
-            check(settings(shlex.split(text)))
+            accept(text)
         elif re.fullmatch(r"[a-z_.]+=", text):
             assert text.removesuffix("=") in KEYS | GROUPS, text
         root = text.partition(".")[0]
@@ -143,30 +157,98 @@ def test_every_file_and_folder_of_ours_exists(readme: Path) -> None:
 
 
 @both
-def test_every_test_that_is_pointed_to_exists(readme: Path) -> None:
-    pointers = re.findall(r"`([\w/]*test_\w+\.py)` ([a-z]\w+_\w+)", readme.read_text(encoding="utf-8"))
-    for file, name in pointers:
-        source = (ROOT / "tests" / file).read_text(encoding="utf-8")
-        assert f"def test_{name}(" in source, f"{file}: {name}"
-
-
-@both
-def test_every_piece_of_code_that_is_pointed_to_exists(readme: Path) -> None:
-    rows = re.findall(r"`([\w/]+\.py)`((?:,? `\w+`)+)", readme.read_text(encoding="utf-8"))
-    for file, names in rows:
-        source = next(place / file for place in PLACES if (place / file).exists()).read_text(encoding="utf-8")
-        for name in re.findall(r"`(\w+)`", names):
-            assert re.search(rf"^\s*(def|class) {name}\b|^{name} *[:=]", source, flags=re.MULTILINE), (
-                f"{file}: {name}"
-            )
-
-
-@both
 def test_every_module_stands_in_the_tree(readme: Path) -> None:
     text = readme.read_text(encoding="utf-8")
     for path in (ROOT / "src" / "dragoman").rglob("*.py"):
         if path.name != "__init__.py":
             assert re.search(rf"\b{path.name}\b", text), path.name
+
+
+class Row(NamedTuple):
+    """One of "From the notes to the code": what is taught, where, and what of ours it becomes."""
+
+    concept: str
+    notes: str
+    code: str
+    switch: str
+    test: str
+
+
+def notes_table(readme: Path) -> list[Row]:
+    """The rows of five cells in that section, without their heading."""
+    text = readme.read_text(encoding="utf-8")
+    section = re.split(r"^## (?:From the notes to the code|从笔记到代码)\n", text, flags=re.MULTILINE)[1]
+    lines = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [Row(*row) for row in cells if len(row) == len(Row._fields)][2:]
+
+
+def names_in(cell: str) -> dict[str, list[str]]:
+    """A cell of code: file -> what is named of it."""
+    found: dict[str, list[str]] = {}
+    for name in re.findall(r"`([^`]+)`", cell):
+        if name.endswith(".py"):
+            found[name] = names = []
+        else:
+            names.append(name)
+    return found
+
+
+def defined(path: Path) -> set[str]:
+    """The functions, classes and names of a module, and the methods of its classes as Class.method."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            methods = [inner.name for inner in node.body if isinstance(inner, ast.FunctionDef)]
+            names |= {node.name, *(f"{node.name}.{method}" for method in methods)}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            names.add(re.split("[:= ]", ast.unparse(node))[0])
+    return names
+
+
+def pointers(cell: str) -> list[tuple[str, str]]:
+    """A cell of tests: each with its file, without its `test_`."""
+    files = re.findall(r"`([\w/]*test_\w+\.py)` ([^`]+)", cell)
+    return [(file, name) for file, names in files for name in re.findall(r"\w+", names)]
+
+
+ROWS = [row for readme in READMES[:1] for row in notes_table(readme)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.concept[:50])
+def test_a_row_of_the_notes_table_names_code_a_switch_and_tests_that_exist(row: Row) -> None:
+    assert re.search(r"00[0-4]|paper", row.notes)
+    code = names_in(row.code)
+    for file, names in code.items():
+        path = next((place / file for place in PLACES if (place / file).exists()), None)
+        assert path, f"there is no {file}"
+        for name in names:
+            assert name in defined(path), f"{file} has no {name}"
+    switches = re.findall(r"`([^`]+)`", row.switch)
+    assert switches or row.switch == "-"
+    doors = ["translate.py", "src/dragoman/doors.py", *(file for file in code if file.startswith("scripts/"))]
+    options = "".join((ROOT / door).read_text(encoding="utf-8") for door in doors)
+    for switch in switches:
+        if switch.startswith("--"):
+            assert f'"{switch.split()[0]}"' in options, switch
+        else:
+            accept(switch)
+    assert pointers(row.test)
+    for file, name in pointers(row.test):
+        assert f"test_{name}" in defined(ROOT / "tests" / file), f"{file} has no test_{name}"
+
+
+def test_both_languages_have_the_same_rows_from_the_notes_to_the_code() -> None:
+    def facts(row: Row) -> list[object]:
+        return [
+            re.findall(r"[\d§.-]+", row.notes),
+            names_in(row.code),
+            re.findall(r"`[^`]+`", row.switch),
+            pointers(row.test),
+        ]
+
+    one, *others = [[facts(row) for row in notes_table(readme)] for readme in READMES]
+    assert all(other == one for other in others)
 
 
 def test_both_languages_give_the_same_commands() -> None:
