@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.collate import pad
 from dragoman.masks import causal_attn_mask, key_padding_mask, padding_attn_mask
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.embedding import Embedding
 from dragoman.model.layers import FeedForward, Residual
+from dragoman.special import PAD
 
 HIDDEN = float("-inf")
 
@@ -270,7 +270,7 @@ def test_the_padding_mask_of_a_sequence_of_three_beside_one_of_four():
     s1, s2 = torch.tensor([[1.0, 1, 1], [2, 3, 5]]), torch.tensor([[1.0, 1, 1, 8], [2, 3, 5, 10]])
     words = Embedding(8, 2).requires_grad_(False)
     words.table.weight[4:] = s2.T / words.scale
-    ids = pad([[4, 5, 6], [4, 5, 6, 7]])
+    ids = torch.tensor([[4, 5, 6, PAD], [4, 5, 6, 7]])
     padded = torch.cat((s1, torch.zeros(2, 1)), dim=1)
     torch.testing.assert_close(words(ids), torch.stack((padded, s2)).transpose(1, 2))
     padding = key_padding_mask(ids)
