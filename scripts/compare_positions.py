@@ -9,7 +9,7 @@ at which the right symbol stands. A symbol that is guessed is right 1 time in 30
 
 Results go to scripts/results/positions/: a file for each scheme and seed, table.md and lengths.png, the last two
 written again after each trial. The same command goes on where it was stopped; a trial that was cut short is made
-again from its beginning.
+again from its beginning. Several at once, each with its own rows (--only), make use of several cores.
 """
 
 import random
@@ -64,6 +64,7 @@ def main() -> None:
         "--results", type=Path, default=default, metavar="FOLDER", help="scripts/results/positions"
     )
     args = parser.parse()
+    torch.set_num_threads(1)  # so small a model is no faster with two: they are better used by a second terminal
     trials = Trials(rows=rows(), folder=args.results, shown="exact_20")
     trials.make(
         lambda row, seed: measure(trials.rows[row], seed),
