@@ -64,7 +64,7 @@ def main() -> None:
         "--results", type=Path, default=default, metavar="FOLDER", help="scripts/results/positions"
     )
     args = parser.parse()
-    torch.set_num_threads(1)  # so small a model is no faster with two: they are better used by a second terminal
+    torch.set_num_threads(1)  # two make so small a model no faster; a second process is a better use of them
     trials = Trials(rows=rows(), folder=args.results, shown="exact_20")
     trials.make(
         lambda row, seed: measure(trials.rows[row], seed),
