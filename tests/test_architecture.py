@@ -50,7 +50,7 @@ FLOORS = {
     },
     # floor 4
     "training": {
-        "data", "model", "search", "bundle", "engine", "attention_map", "cost", "masks", "metrics", "picture",
+        "data", "model", "search", "bundle", "engine", "attended", "cost", "masks", "metrics", "picture",
         "durable", "vectors",
     },
     "evaluation": {"data", "metrics", "durable", "search", "translator"},

@@ -85,9 +85,10 @@ class Gather(Dataset[Batch]):
             (s.tgt_tokenizer, s.tgt_texts, self.tgt, seeds[1]),
         ):
             cut = tokenizer.encode_batch([texts[i] for i in sentences], alpha=s.alpha, seed=seed)
-            for b in (b for b, ids in enumerate(cut) if len(ids) > s.max_length):
-                cut[b] = plain.values[plain.offsets[rows[b]] : plain.offsets[rows[b] + 1]].tolist()
-            sides.append(_cut(cut))
+            pairs = zip(cut, rows.tolist(), strict=True)
+            sides.append(
+                _cut([ids if len(ids) <= s.max_length else plain[row].tolist() for ids, row in pairs])
+            )
         return sides[0], sides[1]
 
 

@@ -16,14 +16,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.tensorboard import SummaryWriter
 
 from dragoman import metrics
-from dragoman.attention_map import attention_map
+from dragoman.attended import attended
 from dragoman.data.corpus import Pair, clean_text
 from dragoman.data.datamodule import TranslationData
 from dragoman.engine import translate_ids
 from dragoman.model.transformer import Transformer
 from dragoman.picture import attention_figure, curve_figure, pixels
 from dragoman.search.search import SearchConfig
-from dragoman.special import BOS, EOS
 from dragoman.training.module import TranslationModule
 
 log = logging.getLogger(__name__)
@@ -185,18 +184,10 @@ class Quality(Callback):
         self, board: SummaryWriter, model: Transformer, i: int, hypothesis: str, step: int
     ) -> None:
         """Cross-attention of the last layer: which source pieces each target piece was made from."""
-        device = model.projection.weight.device
-        source = [*self.sources[i], EOS]
-        target = [BOS, *self.data.tgt_tokenizer.encode(hypothesis)]
-        weights = attention_map(
-            model, torch.tensor([source], device=device), torch.tensor([target], device=device)
-        )["cross"][-1]
-        columns = self.data.src_tokenizer.pieces(source)
-        rows = [
-            *self.data.tgt_tokenizer.pieces(target[1:]),
-            "</s>",
-        ]  # row t is the query that produced piece t
-        picture = attention_figure(weights.float().cpu().numpy(), rows, columns, title=f"step {step}")
+        tokenizers = self.data.src_tokenizer, self.data.tgt_tokenizer
+        seen = attended(model, tokenizers, self.sources[i], self.data.tgt_tokenizer.encode(hypothesis))
+        weights, rows, columns = seen.maps["cross"][-1], seen.pieces["tgt_out"], seen.pieces["src"]
+        picture = attention_figure(weights, rows, columns, title=f"step {step}")
         board.add_image(f"attention/{i + 1}", pixels(picture), step, dataformats="HWC")
 
 
