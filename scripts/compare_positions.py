@@ -21,12 +21,12 @@ from trials import SEEDS, Scores, Settings, Trials, markdown, mean_and_deviation
 
 from dragoman.data.collate import Batch, collate
 from dragoman.doors import Parser, open_door
-from dragoman.engine import translate_ids
 from dragoman.model.position import PositionConfig
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.picture import curve_figure
 from dragoman.search.search import SearchConfig
 from dragoman.special import EOS
+from dragoman.torch_engine import translate_ids
 from dragoman.training.loss import projected_loss
 from dragoman.training.schedule import learning_rate
 

@@ -42,15 +42,15 @@ FLOORS = {
     "attended": {"attention_map", "model", "data.tokenizer"},
     "sentence_vectors": {"model", "masks"},
     "cost": {"model"},
-    "engine": {"model", "search", "masks", "bundle"},
+    "torch_engine": {"model", "search", "masks", "bundle"},
     # floor 3
     "translator": {
-        "bundle", "engine", "search", "attended", "sentence_vectors",
+        "bundle", "torch_engine", "search", "attended", "sentence_vectors",
         "data.tokenizer", "data.sentences", "data.collate", "data.corpus",
     },
     # floor 4
     "training": {
-        "data", "model", "search", "bundle", "engine", "attended", "cost", "masks", "metrics", "picture",
+        "data", "model", "search", "bundle", "torch_engine", "attended", "cost", "masks", "metrics", "picture",
         "durable", "vectors",
     },
     "evaluation": {"data", "metrics", "durable", "search", "translator"},

@@ -16,9 +16,9 @@ from dragoman.data.collate import Batch, collate
 from dragoman.data.corpus import CorpusConfig
 from dragoman.data.datamodule import DataConfig
 from dragoman.data.tokenizer import TokenizerConfig
-from dragoman.engine import translate_ids
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.search.search import SearchConfig
+from dragoman.torch_engine import translate_ids
 from dragoman.training.fit import TrainerConfig, fit
 from dragoman.training.module import TrainingConfig, TranslationModule
 from dragoman.training.preflight import preflight

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.data.collate import collate
-from dragoman.engine import translate_ids
 from dragoman.masks import key_padding_mask
 from dragoman.model.embedding import Embedding, Projection
 from dragoman.model.pooling import AttentionPooling, first_token, masked_mean
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.search.search import SearchConfig
 from dragoman.special import BOS, EOS
+from dragoman.torch_engine import translate_ids
 from dragoman.training.loss import projected_loss
 
 好, 久, 不, 见 = range(4, 8)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tiny import SENTENCES, make_bundle
 
 from dragoman.bundle import Bundle
-from dragoman.engine import translate_ids
 from dragoman.errors import UserError
 from dragoman.model.position import PositionConfig
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import SearchConfig
 from dragoman.special import BOS, EOS, PAD
+from dragoman.torch_engine import translate_ids
 from dragoman.translator import Translator, choose_device
 
 GREEDY = SearchConfig(kind="greedy", max_length_a=0.5, max_length_b=3)

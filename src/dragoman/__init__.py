@@ -2,7 +2,7 @@
 
 The rooms, from the bottom up (a room may call only those before it):
 special, errors, masks, metrics, picture, page -> data | model -> search, bundle, attention_map, attended,
-engine, sentence_vectors -> translator -> training -> config -> the doors train.py, translate.py and scripts/.
+torch_engine, sentence_vectors -> translator -> training -> config -> the doors train.py, translate.py and scripts/.
 """
 
 __version__ = "0.1.0"

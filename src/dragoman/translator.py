@@ -32,13 +32,13 @@ from dragoman.bundle import Bundle
 from dragoman.data.collate import collate
 from dragoman.data.corpus import clean_text
 from dragoman.data.sentences import split
-from dragoman.engine import translate_ids
 from dragoman.errors import UserError
 from dragoman.languages import Direction, chosen, is_unspaced, named
 from dragoman.search import search as searching
 from dragoman.search.search import SearchConfig
 from dragoman.sentence_vectors import line_vectors
 from dragoman.special import EOS, PAD
+from dragoman.torch_engine import translate_ids
 
 _WINDOW_LINES = 2_000
 _WINDOW_CHARS = 200_000

@@ -13,9 +13,9 @@ from dragoman.data.batching import Planner
 from dragoman.data.corpus import CorpusConfig
 from dragoman.data.datamodule import DataConfig
 from dragoman.data.tokenizer import TokenizerConfig
-from dragoman.engine import translate_ids
 from dragoman.errors import UserError
 from dragoman.model.transformer import ModelConfig
+from dragoman.torch_engine import translate_ids
 from dragoman.training import preflight as room
 from dragoman.training import quality
 from dragoman.training.fit import TrainerConfig, fit

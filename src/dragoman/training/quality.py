@@ -19,10 +19,10 @@ from dragoman import metrics
 from dragoman.attended import attended
 from dragoman.data.corpus import Pair, clean_text
 from dragoman.data.datamodule import TranslationData
-from dragoman.engine import translate_ids
 from dragoman.model.transformer import Transformer
 from dragoman.picture import attention_figure, curve_figure, pixels
 from dragoman.search.search import SearchConfig
+from dragoman.torch_engine import translate_ids
 from dragoman.training.module import TranslationModule
 
 log = logging.getLogger(__name__)

@@ -1,13 +1,13 @@
-"""ids by ids: what a model's table of positions allows."""
+"""ids by ids with torch: what a model's table of positions allows."""
 
 import pytest
 import torch
 
-from dragoman.engine import translate_ids
 from dragoman.errors import UserError
 from dragoman.model.position import PositionConfig
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.search.search import SearchConfig
+from dragoman.torch_engine import translate_ids
 
 LENGTH = 8
 SEARCHES = [

@@ -1,4 +1,4 @@
-"""ids -> ids: one model, many sentences, any search.
+"""ids -> ids with torch: one model, many sentences, any search.
 
 It sorts the sentences by length, cuts them into batches by a token budget, encodes each batch once and hands a
 `step` function to the search; the answers come back in the order asked. No text here.
