@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train translate test test-all check smoke bench clean
+.PHONY: help setup train translate test test-all check smoke audit bench clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -55,6 +55,10 @@ check: $(STAMP)  ## lint and check types
 
 smoke: $(STAMP)  ## train a tiny model, stop and continue it, translate, evaluate (a minute)
 	$(PY) scripts/smoke.py
+
+audit: $(STAMP)  ## look for known vulnerabilities in what is installed (needs the network)
+	@$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[audit]'
+	@$(PY) scripts/audit.py
 
 bench: $(STAMP)  ## measure this machine with every scripts/bench_*.py
 	@for program in scripts/bench_*.py; do echo "== $$program" && $(PY) "$$program" || exit 1; done
