@@ -1,0 +1,334 @@
+"""How fast Dragoman trains, beside its peers: python scripts/bench_train.py [--size base] [--precision 32 auto]
+
+Each program trains the same model on the same text in the same pieces, about 4,096 target positions a batch, and is
+measured from within: target tokens without padding in windows of some seconds after a warm-up. A window counts only
+if other processes used less than 4 % of the machine meanwhile. The programs take turns, round after round, so that a
+machine that becomes slower becomes slower for all of them; what is compared is medians, and the spread is shown.
+
+Dragoman is measured by measured_fit.py, through the same `fit` that train.py calls. The peers have programs and
+environments of their own, outside of this project: scripts/README.md tells how to get them. Where one is not there, a
+line says so, and the rest is measured.
+
+Afterwards a profile: which operators the time of a step goes to, and how near its matrix products come to the most
+that this processor does, measured in the same process. --results FOLDER keeps everything, as a page and as JSON.
+
+--same-training measures no speed: it shows that Dragoman's way of training gives the losses of a plain one
+(same_training.py).
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trials import markdown, write
+
+from dragoman.doors import Parser, open_door
+from dragoman.errors import UserError, suggest
+
+HERE = Path(__file__).resolve().parent
+SIZES, PRECISIONS = ("small", "base"), ("32", "bf16", "auto")
+PATIENCE = 600.0  # seconds that a program may take to come to its first step and to end, beside its windows
+TOP = 14  # operators in the profile's table
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What is started, and with which additions to the environment; its last JSON on stdout is the result."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    is_peer: bool = True
+
+
+# name: (virtual environment, bench_train_*.py, more environment)
+PEERS: dict[str, tuple[str, str, dict[str, str]]] = {
+    "hf": ("hf", "hf", {}),
+    "opennmtpy": ("opennmtpy", "opennmtpy", {}),
+    "eole": ("eole", "eole", {}),
+    "torch": ("raw", "torch", {}),
+    "sockeye": ("sockeye", "sockeye", {}),
+    "joeynmt": ("joeynmt", "joeynmt", {}),
+    "hf-bf16": ("hf", "hf", {"TORCH_DTYPE": "bf16"}),
+    "torch-bf16": ("raw", "torch", {"TORCH_DTYPE": "bf16"}),
+}
+
+
+def main() -> None:
+    args = arguments()
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # takes the running program along
+    home = os.environ.get("BENCH_HOME")
+    data = None if home is None else os.environ.get("BENCH_DATA", str(Path(home) / "data"))
+    if data is None:
+        print("BENCH_HOME is not set: measured on the phrasebook, and without peers (scripts/README.md)")
+    if args.same_training:
+        import same_training  # which loads torch
+
+        same_training.compare(args.size, args.precision[0], data, args.steps, args.results)
+        return
+    peers = [] if args.profile_only else peers_here(args.peers, os.environ)
+    mine = [dragoman(precision, args, data) for precision in args.precision]
+    if args.everywhere:
+        mine += [dragoman(precision, args, data, everywhere=True) for precision in args.precision]
+    report: Record = {"machine": machine(), "settings": settings(args), "runs": [], "profiles": []}
+    for turn in range(0 if args.profile_only else args.rounds):
+        for program in [*mine, *peers]:
+            print(f"round {turn + 1} of {args.rounds}: {program.name}", file=sys.stderr, flush=True)
+            found = run(program, args)
+            report["runs"].append(
+                {"program": program.name, "is_peer": program.is_peer, "round": turn + 1, **found}
+            )
+            keep(report, args.results, args.size)
+    for precision in args.precision:
+        program = dragoman(precision, args, data, profile=True)
+        report["profiles"].append({"program": program.name, **run(program, args)})
+    keep(report, args.results, args.size)
+    print(page(report), end="")
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = Parser("bench_train.py", __doc__ or "")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--size", default="small", choices=SIZES, help="of the model (default: small)")
+    parser.add_argument(
+        "--precision", nargs="+", default=["auto"], choices=PRECISIONS, help="of Dragoman (default: auto)"
+    )
+    parser.add_argument(
+        "--peers", nargs="*", metavar="PEER", help=f"of {', '.join(PEERS)} (default: all in fp32)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=2, metavar="N", help="turns of each program (default: 2)"
+    )
+    parser.add_argument(
+        "--windows", type=int, default=3, metavar="N", help="quiet windows a turn (default: 3)"
+    )
+    parser.add_argument(
+        "--window", type=float, default=20, metavar="S", help="seconds of a window (default: 20)"
+    )
+    parser.add_argument(
+        "--warm-up", type=float, default=20, metavar="S", help="seconds before them (default: 20)"
+    )
+    parser.add_argument(
+        "--noise", type=float, default=0.04, metavar="X", help="share others may use (default: 0.04)"
+    )
+    n_cores = os.cpu_count() or 1
+    parser.add_argument(
+        "--threads", type=int, default=n_cores, metavar="N", help=f"default: all {n_cores} cores"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, default=4096, metavar="N", help="of a batch (default: 4096)"
+    )
+    parser.add_argument(
+        "--everywhere", action="store_true",
+        help="measure Dragoman also with dropout inside attention and feed-forward, where some peers have it",
+    )  # fmt: skip
+    parser.add_argument("--profile-only", action="store_true", help="no rounds, only the profile")
+    parser.add_argument("--same-training", action="store_true", help="compare losses instead of speeds")
+    parser.add_argument(
+        "--steps", type=int, default=300, metavar="N", help="of --same-training (default: 300)"
+    )
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="keep what was found here")
+    args = parser.parse(argv)
+    for key in ("rounds", "windows", "window", "threads", "max_tokens", "steps", "noise"):
+        if getattr(args, key) <= 0:
+            raise UserError(f"--{key.replace('_', '-')} {getattr(args, key)}: must be more than 0")
+    for name in args.peers or ():
+        if name not in PEERS:
+            raise UserError(f"there is no peer '{name}'{suggest(name, PEERS)}; there are {', '.join(PEERS)}")
+    return args
+
+
+def peers_here(wanted: Sequence[str] | None, environment: Mapping[str, str]) -> list[Program]:
+    """Those of the peers whose environment and program are there; of each of the others, a line why not."""
+    home, scripts = environment.get("BENCH_HOME"), environment.get("BENCH_SCRIPTS")
+    if wanted == [] or home is None:
+        return []
+    if scripts is None:
+        print("without peers: BENCH_SCRIPTS does not name the folder of their programs (scripts/README.md)")
+        return []
+    found = []
+    for name in wanted or [name for name in PEERS if not name.endswith("bf16")]:
+        venv, script, more = PEERS[name]
+        python = Path(environment.get("BENCH_VENVS", str(Path(home) / "venvs"))) / venv / "bin" / "python"
+        program = Path(scripts) / f"bench_train_{script}.py"
+        missing = next((path for path in (python, program) if not path.exists()), None)
+        if missing is None:
+            found.append(Program(name=name, command=[str(python), str(program)], environment=more))
+        else:
+            print(f"without {name}: there is no {missing}")
+    return found
+
+
+def dragoman(
+    precision: str,
+    args: argparse.Namespace,
+    data: str | None,
+    *,
+    everywhere: bool = False,
+    profile: bool = False,
+) -> Program:
+    """measured_fit.py under these settings."""
+    asked = {
+        "size": args.size, "precision": precision, "everywhere": everywhere, "data": data,
+        "max_tokens": args.max_tokens, "threads": args.threads, "warm_up": args.warm_up, "window": args.window,
+        "windows": args.windows, "max_windows": 4 * args.windows, "noise": args.noise, "profile": profile,
+    }  # fmt: skip
+    name = f"Dragoman {precision}" + (", dropout everywhere" if everywhere else "")
+    command = [sys.executable, str(HERE / "measured_fit.py"), json.dumps(asked)]
+    return Program(name=name, command=command, is_peer=False)
+
+
+def run(program: Program, args: argparse.Namespace) -> Record:
+    """Start it, wait for it, and read its last JSON. Raises UserError with what it said last where there is none."""
+    seconds = args.warm_up + 4 * args.windows * args.window + PATIENCE
+    with tempfile.TemporaryDirectory(prefix="bench-train-") as folder:
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(args.threads), "MKL_NUM_THREADS": str(args.threads),
+            "BENCH_SIZE": args.size, "BENCH_THREADS": str(args.threads), "BENCH_TOKENS": str(args.max_tokens),
+            "BENCH_WARMUP": str(args.warm_up), "BENCH_WINDOW": str(args.window), "BENCH_WINDOWS": str(args.windows),
+            "BENCH_MAX_WINDOWS": str(4 * args.windows), "BENCH_NOISE": str(args.noise),
+            "BENCH_OUT": str(Path(folder) / "results.jsonl"),
+            **program.environment,
+        }  # fmt: skip
+        log = Path(folder) / "log"
+        with log.open("wb") as file:
+            try:
+                subprocess.run(
+                    program.command, env=environment, stdout=file, stderr=file, timeout=seconds, check=False
+                )
+            except subprocess.TimeoutExpired:
+                raise UserError(f"{program.name} did not end in {seconds:.0f} seconds") from None
+        lines = [
+            line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
+        ]
+    for line in reversed(lines):
+        _, brace, rest = line.partition("{")
+        try:
+            return json.loads(brace + rest)
+        except ValueError:
+            continue
+    raise UserError(f"{program.name} gave no figures; it said last: {lines[-1] if lines else 'nothing'}")
+
+
+def machine() -> Record:
+    """What the figures are of."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        models = []
+    return {
+        "cpu": models[0] if models else platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+    }
+
+
+def settings(args: argparse.Namespace) -> Record:
+    return {
+        key: value for key, value in vars(args).items() if key not in ("results", "same_training", "steps")
+    }
+
+
+def keep(report: Record, folder: Path | None, size: str) -> None:
+    """SIZE.json and SIZE.md, written again after each run."""
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / f"{size}.json", json.dumps(report, indent=1) + "\n")
+    write(folder / f"{size}.md", page(report))
+
+
+def page(report: Record) -> str:
+    """Everything, for people."""
+    of, told = report["machine"], report["settings"]
+    text = f"{of['cpu']}, {of['cores']} cores, {told['threads']} threads; {of['system']}, Python {of['python']}\n\n"
+    if report["runs"]:
+        text += table(report["runs"]) + "\n"
+    return text + "\n".join(profile_page(profile) for profile in report["profiles"])
+
+
+def table(runs: Sequence[Record]) -> str:
+    """A row for each program, the fastest first."""
+    by_name: dict[str, list[Record]] = {}
+    for found in runs:
+        by_name.setdefault(found["program"], []).append(found)
+    speeds = {name: speed(of) for name, of in by_name.items()}
+    peers = [speeds[name] for name, of in by_name.items() if of[0]["is_peer"]]
+    rows = []
+    for name in sorted(by_name, key=lambda name: -speeds[name]):
+        of = by_name[name]
+        last = of[-1]
+        noisy = ", **noisy**" if any(found.get("noisy") for found in of) else ""
+        rows.append([
+            name + (f" (= {last['precision']})" if name.startswith("Dragoman auto") else ""),
+            spread([window for found in of for window in found["tgt_tok_s_windows"]]),
+            f"{speeds[name] / max(peers):.2f}" if peers else "-",
+            f"{statistics.median(found['step_ms'] for found in of):,.0f}",
+            f"{last['tgt_cells_per_step']:,}",
+            f"{last['tgt_fill']:.0%}",
+            f"{statistics.median(found['sys_share'] for found in of):.0%}",
+            f"{max(found['peak_rss_mb'] for found in of):,}",
+            f"{statistics.median(found['first_step_s'] for found in of):.1f}",
+            f"{len(of)} x {len(last['tgt_tok_s_windows'])}{noisy}",
+        ])  # fmt: skip
+    header = [
+        "program", "target tokens/s", "of the fastest peer", "ms a step", "target positions", "of them tokens",
+        "in the kernel", "peak MB", "first step after s", "rounds x windows",
+    ]  # fmt: skip
+    return markdown(header, rows)
+
+
+def speed(runs: Sequence[Record]) -> float:
+    return statistics.median(window for found in runs for window in found["tgt_tok_s_windows"])
+
+
+def spread(values: Sequence[float]) -> str:
+    """'2,815 (2,304-3,101)': the median, the least and the most."""
+    return f"{statistics.median(values):,.0f} ({min(values):,.0f}-{max(values):,.0f})"
+
+
+def profile_page(profile: Record) -> str:
+    """Where the time of a step goes, and how near its products come to the ceiling."""
+    width = "bf16" if profile["precision"] == "bf16" else "fp32"
+    ceiling = max(profile["products"][width].values())
+    achieved = profile["gflop"] / profile["step_s"]
+    text = (
+        f"{profile['program']}: a step takes {profile['step_s']:.3f} s under the profiler, {profile['tokens']:,.0f} "
+        f"target tokens, {profile['gflop']:,.0f} GFLOP of products on paper: {achieved:,.0f} GFLOP/s, "
+        f"{achieved / ceiling:.0%} of the fastest product here ({ceiling:,.0f} in {width})\n\n"
+    )
+    rows = []
+    for found in profile["operators"][:TOP]:
+        rate = found["gflops"]
+        counted = rate is not None and rate > 1  # element-wise operators count an operation for each number
+        cells = [f"{rate:,.0f}", f"{rate / ceiling:.0%}"] if counted else ["", ""]
+        rows.append([f"`{found['name']}`", f"{found['share']:.1%}", f"{found['calls']:,.0f}", *cells])
+    rest = 1 - sum(found["share"] for found in profile["operators"][:TOP])
+    rows.append(["everything else, Python included", f"{rest:.1%}", "", "", ""])
+    text += markdown(["operator", "of the time", "calls a step", "GFLOP/s", "of the ceiling"], rows) + "\n"
+    products = profile["products"]
+    shapes = [[s, *(f"{products[dtype][s]:,.0f}" for dtype in ("fp32", "bf16"))] for s in products["fp32"]]
+    return text + markdown(
+        ["one product alone, rows x inner x columns", "fp32 GFLOP/s", "bf16 GFLOP/s"], shapes
+    )
+
+
+if __name__ == "__main__":
+    open_door(main)
