@@ -280,7 +280,8 @@ class Profile(Callback):
     ) -> None:
         self.steps += 1
         if self.steps > BEFORE:
-            shape = cost.Shape(*batch.src.shape, batch.tgt_out.size(1), batch.n_tokens)
+            rows, width = batch.src.shape
+            shape = cost.Shape(rows, width, batch.tgt_out.size(1), batch.n_tokens)
             self.flops += sum(self.cost.flops(shape, training=True).values())
             self.tokens += batch.n_tokens
         if self.steps == BEFORE:
