@@ -64,7 +64,12 @@ PEERS: dict[str, tuple[str, str, dict[str, str]]] = {
     "joeynmt": ("joeynmt", "joeynmt", {}),
     "hf-bf16": ("hf", "hf", {"TORCH_DTYPE": "bf16"}),
     "torch-bf16": ("raw", "torch", {"TORCH_DTYPE": "bf16"}),
-}
+    # glibc told to keep freed memory, which Dragoman does by itself
+    "hf-malloc": (
+        "hf", "hf", {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"},
+    ),
+}  # fmt: skip
+AS_SHIPPED = ("hf", "opennmtpy", "eole", "torch", "sockeye", "joeynmt")
 
 
 def main() -> None:
@@ -109,7 +114,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--precision", nargs="+", default=["auto"], choices=PRECISIONS, help="of Dragoman (default: auto)"
     )
     parser.add_argument(
-        "--peers", nargs="*", metavar="PEER", help=f"of {', '.join(PEERS)} (default: all in fp32)"
+        "--peers", nargs="*", metavar="PEER", help=f"of {', '.join(PEERS)} (default: as shipped)"
     )
     parser.add_argument(
         "--rounds", type=int, default=2, metavar="N", help="turns of each program (default: 2)"
@@ -162,7 +167,7 @@ def peers_here(wanted: Sequence[str] | None, environment: Mapping[str, str]) -> 
         print("without peers: BENCH_SCRIPTS does not name the folder of their programs (scripts/README.md)")
         return []
     found = []
-    for name in wanted or [name for name in PEERS if not name.endswith("bf16")]:
+    for name in wanted or AS_SHIPPED:
         venv, script, more = PEERS[name]
         python = Path(environment.get("BENCH_VENVS", str(Path(home) / "venvs"))) / venv / "bin" / "python"
         program = Path(scripts) / f"bench_train_{script}.py"

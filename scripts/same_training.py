@@ -43,9 +43,7 @@ from dragoman.training.module import TranslationModule
 MAX_TOKENS = 1024  # of a batch: small ones, for many steps
 EXACT = 50  # steps without dropout
 POINTS = 10  # of each curve, and rows of the table: means over as many steps as lie between two
-OURS, PLAIN, OTHERWISE, OTHER = (
-    "Dragoman", "plain torch", "plain torch, other dropout masks", "Dragoman, another seed",
-)  # fmt: skip
+OURS, PLAIN, OTHERWISE, OTHER = "Dragoman", "plain torch", "plain torch, other masks", "Dragoman seed 2"
 
 Losses = list[float]  # nats per target token, with label smoothing, of each step
 
@@ -242,5 +240,6 @@ def page(size: str, precision: str, exact: Sequence[Losses], curves: Mapping[str
 
 
 def picture(curves: Mapping[str, Losses]) -> bytes:
-    lines = {name: points(losses) for name, losses in curves.items()}
+    """Dragoman's curve on top of the plain one, and that of another seed."""
+    lines = {name: points(curves[name]) for name in (PLAIN, OTHER, OURS)}
     return curve_figure(lines, "step", "loss, nats per target token", "The same training")
