@@ -17,20 +17,16 @@ that this processor does, measured in the same process. --results FOLDER keeps e
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import platform
 import signal
 import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from peers import PEERS, Program, Record, peers_here, run
 from trials import markdown, write
 
 from dragoman.doors import Parser, open_door
@@ -40,36 +36,6 @@ HERE = Path(__file__).resolve().parent
 SIZES, PRECISIONS = ("small", "base"), ("32", "bf16", "auto")
 PATIENCE = 600.0  # seconds that a program may take to come to its first step and to end, beside its windows
 TOP = 14  # operators in the profile's table
-
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Program:
-    """What is started, and with which additions to the environment; its last JSON on stdout is the result."""
-
-    name: str
-    command: Sequence[str]
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    is_peer: bool = True
-
-
-# name: (virtual environment, bench_train_*.py, more environment)
-PEERS: dict[str, tuple[str, str, dict[str, str]]] = {
-    "hf": ("hf", "hf", {}),
-    "opennmtpy": ("opennmtpy", "opennmtpy", {}),
-    "eole": ("eole", "eole", {}),
-    "torch": ("raw", "torch", {}),
-    "sockeye": ("sockeye", "sockeye", {}),
-    "joeynmt": ("joeynmt", "joeynmt", {}),
-    "hf-bf16": ("hf", "hf", {"TORCH_DTYPE": "bf16"}),
-    "torch-bf16": ("raw", "torch", {"TORCH_DTYPE": "bf16"}),
-    # glibc told to keep freed memory, which Dragoman does by itself
-    "hf-malloc": (
-        "hf", "hf", {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"},
-    ),
-}  # fmt: skip
-AS_SHIPPED = ("hf", "opennmtpy", "eole", "torch", "sockeye", "joeynmt")
 
 
 def main() -> None:
@@ -91,19 +57,35 @@ def main() -> None:
     if args.everywhere:
         mine += [dragoman(precision, args, data, everywhere=True) for precision in args.precision]
     report: Record = {"machine": machine(), "settings": settings(args), "runs": [], "profiles": []}
-    for turn in range(0 if args.profile_only else args.rounds):
-        for program in [*mine, *peers]:
-            print(f"round {turn + 1} of {args.rounds}: {program.name}", file=sys.stderr, flush=True)
-            found = run(program, args)
-            report["runs"].append(
-                {"program": program.name, "is_peer": program.is_peer, "round": turn + 1, **found}
-            )
-            keep(report, args.results, args.size)
+    if not args.profile_only:
+        take_turns([*mine, *peers], args, report)
     for precision in args.precision:
         program = dragoman(precision, args, data, profile=True)
-        report["profiles"].append({"program": program.name, **run(program, args)})
+        report["profiles"].append({"program": program.name, **measure(program, args)})
     keep(report, args.results, args.size)
     print(page(report), end="")
+
+
+def take_turns(programs: Sequence[Program], args: argparse.Namespace, report: Record) -> None:
+    """Every program once, then every program again; a peer that fails is not asked again."""
+    failed = set()
+    for turn in range(1, args.rounds + 1):
+        for program in programs:
+            if program.name in failed:
+                continue
+            print(f"round {turn} of {args.rounds}: {program.name}", file=sys.stderr, flush=True)
+            try:
+                found = measure(program, args)
+            except UserError as error:
+                if not program.is_peer:
+                    raise
+                print(f"without {program.name} from here on: {error}")
+                failed.add(program.name)
+                continue
+            report["runs"].append(
+                {"program": program.name, "is_peer": program.is_peer, "round": turn, **found}
+            )
+            keep(report, args.results, args.size)
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -114,7 +96,10 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--precision", nargs="+", default=["auto"], choices=PRECISIONS, help="of Dragoman (default: auto)"
     )
     parser.add_argument(
-        "--peers", nargs="*", metavar="PEER", help=f"of {', '.join(PEERS)} (default: as shipped)"
+        "--peers",
+        nargs="*",
+        metavar="PEER",
+        help=f"of {', '.join(PEERS)} (default: as shipped; none: --peers alone)",
     )
     parser.add_argument(
         "--rounds", type=int, default=2, metavar="N", help="turns of each program (default: 2)"
@@ -158,27 +143,6 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def peers_here(wanted: Sequence[str] | None, environment: Mapping[str, str]) -> list[Program]:
-    """Those of the peers whose environment and program are there; of each of the others, a line why not."""
-    home, scripts = environment.get("BENCH_HOME"), environment.get("BENCH_SCRIPTS")
-    if wanted == [] or home is None:
-        return []
-    if scripts is None:
-        print("without peers: BENCH_SCRIPTS does not name the folder of their programs (scripts/README.md)")
-        return []
-    found = []
-    for name in wanted or AS_SHIPPED:
-        venv, script, more = PEERS[name]
-        python = Path(environment.get("BENCH_VENVS", str(Path(home) / "venvs"))) / venv / "bin" / "python"
-        program = Path(scripts) / f"bench_train_{script}.py"
-        missing = next((path for path in (python, program) if not path.exists()), None)
-        if missing is None:
-            found.append(Program(name=name, command=[str(python), str(program)], environment=more))
-        else:
-            print(f"without {name}: there is no {missing}")
-    return found
-
-
 def dragoman(
     precision: str,
     args: argparse.Namespace,
@@ -198,36 +162,19 @@ def dragoman(
     return Program(name=name, command=command, is_peer=False)
 
 
-def run(program: Program, args: argparse.Namespace) -> Record:
-    """Start it, wait for it, and read its last JSON. Raises UserError with what it said last where there is none."""
-    seconds = args.warm_up + 4 * args.windows * args.window + PATIENCE
-    with tempfile.TemporaryDirectory(prefix="bench-train-") as folder:
-        environment = os.environ | {
-            "OMP_NUM_THREADS": str(args.threads), "MKL_NUM_THREADS": str(args.threads),
-            "BENCH_SIZE": args.size, "BENCH_THREADS": str(args.threads), "BENCH_TOKENS": str(args.max_tokens),
-            "BENCH_WARMUP": str(args.warm_up), "BENCH_WINDOW": str(args.window), "BENCH_WINDOWS": str(args.windows),
-            "BENCH_MAX_WINDOWS": str(4 * args.windows), "BENCH_NOISE": str(args.noise),
-            "BENCH_OUT": str(Path(folder) / "results.jsonl"),
-            **program.environment,
-        }  # fmt: skip
-        log = Path(folder) / "log"
-        with log.open("wb") as file:
-            try:
-                subprocess.run(
-                    program.command, env=environment, stdout=file, stderr=file, timeout=seconds, check=False
-                )
-            except subprocess.TimeoutExpired:
-                raise UserError(f"{program.name} did not end in {seconds:.0f} seconds") from None
-        lines = [
-            line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
-        ]
-    for line in reversed(lines):
-        _, brace, rest = line.partition("{")
-        try:
-            return json.loads(brace + rest)
-        except ValueError:
-            continue
-    raise UserError(f"{program.name} gave no figures; it said last: {lines[-1] if lines else 'nothing'}")
+def told(args: argparse.Namespace) -> dict[str, str]:
+    """The settings as the peers' programs read them."""
+    return {
+        "OMP_NUM_THREADS": str(args.threads), "MKL_NUM_THREADS": str(args.threads),
+        "BENCH_SIZE": args.size, "BENCH_THREADS": str(args.threads), "BENCH_TOKENS": str(args.max_tokens),
+        "BENCH_WARMUP": str(args.warm_up), "BENCH_WINDOW": str(args.window), "BENCH_WINDOWS": str(args.windows),
+        "BENCH_MAX_WINDOWS": str(4 * args.windows), "BENCH_NOISE": str(args.noise),
+    }  # fmt: skip
+
+
+def measure(program: Program, args: argparse.Namespace) -> Record:
+    """What it found. Raises UserError where it found nothing."""
+    return run(program, told(args), args.warm_up + 4 * args.windows * args.window + PATIENCE)
 
 
 def machine() -> Record:
@@ -262,8 +209,8 @@ def keep(report: Record, folder: Path | None, size: str) -> None:
 
 def page(report: Record) -> str:
     """Everything, for people."""
-    of, told = report["machine"], report["settings"]
-    text = f"{of['cpu']}, {of['cores']} cores, {told['threads']} threads; {of['system']}, Python {of['python']}\n\n"
+    of, n_threads = report["machine"], report["settings"]["threads"]
+    text = f"{of['cpu']}, {of['cores']} cores, {n_threads} threads; {of['system']}, Python {of['python']}\n\n"
     if report["runs"]:
         text += table(report["runs"]) + "\n"
     return text + "\n".join(profile_page(profile) for profile in report["profiles"])

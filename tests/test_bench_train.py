@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import bench_train  # noqa: E402
 import measured_fit  # noqa: E402
 import same_training  # noqa: E402
-from bench_train import Program  # noqa: E402
 from measured_fit import Counts, Enough, Measured, Meter  # noqa: E402
+from peers import Program, peers_here  # noqa: E402
 
 ENGLISH = SENTENCES[5:]
 TINY = check(["model=tiny"]).model
@@ -123,22 +123,39 @@ def test_peers_are_found_by_their_environments_and_what_is_missing_is_named(
         path.parent.mkdir(parents=True)
         path.touch()
     there = {"BENCH_HOME": str(tmp_path), "BENCH_SCRIPTS": str(tmp_path / "scripts")}
-    (found,) = bench_train.peers_here(["hf", "eole"], there)
+    (found,) = peers_here(["hf", "eole"], there)
     assert found.command == [str(python), str(program)]
     assert "without eole" in capsys.readouterr().out
-    assert bench_train.peers_here(None, {"BENCH_HOME": str(tmp_path)}) == []
+    assert peers_here(None, {"BENCH_HOME": str(tmp_path)}) == []
     assert "BENCH_SCRIPTS" in capsys.readouterr().out
-    assert bench_train.peers_here([], there) == []
+    assert peers_here([], there) == []
 
 
 def test_a_program_is_told_the_settings_and_its_last_json_is_taken() -> None:
     args = bench_train.arguments(["--size", "base", "--threads", "1"])
     tell = "print('BENCH', json.dumps({'size': os.environ['BENCH_SIZE']}))"
     code = f"import json, os; print('{{1}}'); print('{{}}'); {tell}; print(); print('bye')"
-    assert bench_train.run(Program(name="x", command=[sys.executable, "-c", code]), args) == {"size": "base"}
+    assert bench_train.measure(Program(name="x", command=[sys.executable, "-c", code]), args) == {
+        "size": "base"
+    }
     broken = Program(name="x", command=[sys.executable, "-c", "raise ValueError('no such corpus')"])
     with pytest.raises(UserError, match="no such corpus"):
-        bench_train.run(broken, args)
+        bench_train.measure(broken, args)
+
+
+def test_a_peer_that_fails_is_left_out_from_there_on_and_the_others_take_turns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    args = bench_train.arguments(["--rounds", "2"])
+    good = Program(name="good", command=[sys.executable, "-c", "print('{}')"])
+    bad = Program(name="bad", command=[sys.executable, "-c", "print('no'); exit(1)"])
+    report: dict[str, list] = {"runs": []}
+    bench_train.take_turns([bad, good], args, report)
+    assert [(run["program"], run["round"]) for run in report["runs"]] == [("good", 1), ("good", 2)]
+    assert capsys.readouterr().out.count("without bad") == 1
+    ours = Program(name="Dragoman", command=bad.command, is_peer=False)
+    with pytest.raises(UserError, match="Dragoman"):
+        bench_train.take_turns([ours], args, report)
 
 
 def found(program: str, *speeds: float, noisy: bool = False) -> dict[str, object]:
