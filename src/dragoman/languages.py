@@ -5,6 +5,7 @@ and English look the same to it.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 from dragoman.errors import UserError, suggest
@@ -70,6 +71,7 @@ def chosen(choices: Sequence[Direction], text: str) -> Direction:
     return fitting[0] if fitting else choices[0]
 
 
+@cache  # asked about every sentence of a corpus
 def primary(code: str) -> str:
     """The language alone, by its shortest code: 'zh-Hant' and 'cmn' -> 'zh', 'en_GB' -> 'en'."""
     short = code.replace("_", "-").partition("-")[0].lower()

@@ -11,6 +11,7 @@ Rectangles are filled without a Python loop over tokens: this is the path every 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import torch
@@ -110,5 +111,5 @@ def _rectangle_of(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray
 def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     """All ids in one int64 array, and the length of each row."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    values = np.fromiter((i for row in rows for i in row), dtype=np.int64, count=int(lengths.sum()))
+    values = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum()))
     return values, lengths

@@ -82,12 +82,12 @@ class TranslationData(LightningDataModule):
         """What a person should know about this data, e.g. that an optional corpus was not to be had."""
         return self.prepared.notes
 
-    @property
+    @cached_property
     def validation(self) -> Sequence[Pair]:
         """The validation pairs as text, with all references."""
         return self.prepared.pairs("validation")
 
-    @property
+    @cached_property
     def test(self) -> Sequence[Pair]:
         """The test pairs as text, with all references."""
         return self.prepared.pairs("test")

@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,12 +109,11 @@ def _offline() -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE = before
 
 
-def digest(splits: "dict[str, datasets.Dataset]") -> str:
-    """sha256 of the content of all splits as `datasets` keeps them."""
+def digest(splits: "dict[str, datasets.Dataset]", digest_of: Callable[[Path], str]) -> str:
+    """sha256 of the content of all splits as `datasets` keeps them; `digest_of` a file."""
     total = hashlib.sha256()
     for split, rows in sorted(splits.items()):
         total.update(split.encode())
         for cached in rows.cache_files:
-            with Path(cached["filename"]).open("rb") as file:
-                total.update(hashlib.file_digest(file, "sha256").digest())
+            total.update(bytes.fromhex(digest_of(Path(cached["filename"]))))
     return total.hexdigest()

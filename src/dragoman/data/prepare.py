@@ -21,6 +21,7 @@ import numpy as np
 
 from dragoman.data.cleaning import Cleaner, Report
 from dragoman.data.corpus import CorpusConfig
+from dragoman.data.digests import Digests
 from dragoman.data.encoding import id_type, sample, write_ids
 from dragoman.data.sources import ON_HUB, NotFoundError, Source, find
 from dragoman.data.store import PairTable, Ragged, once, one_at_a_time
@@ -135,7 +136,9 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     cache = Path(config.cache)
     with one_at_a_time(run_dir / "data.json"):
         recorded = _recorded(run_dir)
-        sources, notes = _find_all(config, recorded)
+        digests = Digests(cache / "digests.json")
+        sources, notes = _find_all(config, recorded, digests)
+        digests.keep()
         texts = _texts(config, sources, cache)
         src, tgt = _tokenizers(config, texts, cache)
         ids = _ids(config, texts, src, tgt, cache)
@@ -164,7 +167,9 @@ def say(message: str) -> None:
         print(message, flush=True)
 
 
-def _find_all(config: DataConfig, recorded: dict[str, dict]) -> tuple[list[Source], list[str]]:
+def _find_all(
+    config: DataConfig, recorded: dict[str, dict], digests: Digests
+) -> tuple[list[Source], list[str]]:
     """The corpora to use, and what is to be said about those that are not."""
     sources, notes = [], []
     for corpus in config.corpora:
@@ -175,7 +180,7 @@ def _find_all(config: DataConfig, recorded: dict[str, dict]) -> tuple[list[Sourc
             )
             continue
         try:
-            sources.append(_find(corpus, config, before.get("digest")))
+            sources.append(_find(corpus, config, digests, before.get("digest")))
         except NotFoundError as error:
             if not corpus.optional:
                 raise
@@ -191,12 +196,12 @@ def _find_all(config: DataConfig, recorded: dict[str, dict]) -> tuple[list[Sourc
     return sources, notes
 
 
-def _find(corpus: CorpusConfig, config: DataConfig, digest: str | None) -> Source:
+def _find(corpus: CorpusConfig, config: DataConfig, digests: Digests, digest: str | None) -> Source:
     if digest and digest.startswith(ON_HUB):
         # The run knows what it took from the hub; while the cache holds it, nobody needs to be asked.
         again = lambda: find(corpus, config.src, config.tgt, config.root, refind=digest).open()  # noqa: E731
         return Source(config=corpus, digest=digest, n_bytes=0, open=again)
-    return find(corpus, config.src, config.tgt, config.root)
+    return find(corpus, config.src, config.tgt, config.root, digest_of=digests.of)
 
 
 def _texts(config: DataConfig, sources: list[Source], cache: Path) -> Path:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dragoman.data import hub
 from dragoman.data.corpus import SPLITS, CorpusConfig
+from dragoman.data.digests import digest_of
 from dragoman.data.readers import (
     CHUNK,
     Columns,
@@ -30,7 +31,6 @@ from dragoman.data.readers import (
     read_parquet,
     read_tsv,
 )
-from dragoman.data.store import digest_of
 from dragoman.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ COPY_ROWS = 20_000
 PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz", ".zip")
 ON_HUB = "hub-"  # begins the digests of what came from there
 ROOT_VARIABLE = "DRAGOMAN_DATA"
+DigestOf = Callable[[Path], str]  # sha256 of a file, however it comes by it
 
 
 class Split(NamedTuple):
@@ -64,14 +65,22 @@ class NotFoundError(UserError):
     """There is no such corpus, or no way to it: what `optional: true` forgives."""
 
 
-def find(config: CorpusConfig, src: str, tgt: str, root: str | None, refind: str | None = None) -> Source:
+def find(
+    config: CorpusConfig,
+    src: str,
+    tgt: str,
+    root: str | None,
+    refind: str | None = None,
+    digest_of: DigestOf = digest_of,
+) -> Source:
     """Find one corpus of languages `src`, `tgt`. `refind` is the digest of the copy that must be found again.
 
+    Nothing is read of it but what `digest_of` reads; the rest waits until the source is opened.
     Raises `NotFoundError` naming the places where it was sought.
     """
     columns = Columns(src=config.src_column or src, tgt=config.tgt_column or tgt, where=config.label)
     if config.src_path and config.tgt_path:
-        return _aligned(config, _locate(config.src_path, root), _locate(config.tgt_path, root))
+        return _aligned(config, _locate(config.src_path, root), _locate(config.tgt_path, root), digest_of)
     path = config.path or ""
     if path == COPY:
         return Source(config=config, digest=f"copy-{COPY_ROWS}", n_bytes=COPY_ROWS * 40, open=_copy_task)
@@ -80,8 +89,9 @@ def find(config: CorpusConfig, src: str, tgt: str, root: str | None, refind: str
     except NotFoundError as nowhere:
         if not hub.is_hub_name(path):
             raise
-        return _on_hub(config, columns, nowhere, refind)
-    return _folder(config, columns, local) if local.is_dir() else _file(config, columns, local)
+        return _on_hub(config, columns, nowhere, refind, digest_of)
+    found = _folder if local.is_dir() else _file
+    return found(config, columns, local, digest_of)
 
 
 def _locate(path: str, root: str | None) -> Path:
@@ -99,17 +109,20 @@ def _locate(path: str, root: str | None) -> Path:
     raise NotFoundError(f"no corpus '{path}'{near}: there is no {sought}{hint}")
 
 
-def _aligned(config: CorpusConfig, src: Path, tgt: Path) -> Source:
-    n_rows, n_bytes = check_aligned(src, tgt)
+def _aligned(config: CorpusConfig, src: Path, tgt: Path, digest_of: DigestOf) -> Source:
+    def read() -> dict[str, Split]:
+        n_rows, _ = check_aligned(src, tgt)
+        return {config.split: Split(n_rows, read_aligned(src, tgt))}
+
     return Source(
         config=config,
         digest=_digest(digest_of(src), digest_of(tgt), config.split),
-        n_bytes=n_bytes,
-        open=lambda: {config.split: Split(n_rows, read_aligned(src, tgt))},
+        n_bytes=_unpacked(src) + _unpacked(tgt),
+        open=read,
     )
 
 
-def _file(config: CorpusConfig, columns: Columns, path: Path) -> Source:
+def _file(config: CorpusConfig, columns: Columns, path: Path, digest_of: DigestOf) -> Source:
     kind = format_of(path)
     columns.where = str(path)
 
@@ -124,7 +137,7 @@ def _file(config: CorpusConfig, columns: Columns, path: Path) -> Source:
     return Source(config=config, digest=digest, n_bytes=_unpacked(path), open=read)
 
 
-def _folder(config: CorpusConfig, columns: Columns, folder: Path) -> Source:
+def _folder(config: CorpusConfig, columns: Columns, folder: Path, digest_of: DigestOf) -> Source:
     """A folder laid out like a hub dataset. `datasets` is asked only when it is opened; the digest is of files."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     if not files:
@@ -138,7 +151,9 @@ def _folder(config: CorpusConfig, columns: Columns, folder: Path) -> Source:
     )
 
 
-def _on_hub(config: CorpusConfig, columns: Columns, nowhere: UserError, refind: str | None) -> Source:
+def _on_hub(
+    config: CorpusConfig, columns: Columns, nowhere: UserError, refind: str | None, digest_of: DigestOf
+) -> Source:
     path = config.path or ""
     why = hub.unreachable(path)
     try:
@@ -148,7 +163,7 @@ def _on_hub(config: CorpusConfig, columns: Columns, nowhere: UserError, refind: 
             raise NotFoundError(f"{error} ({nowhere})") from error
         message = f"the Hugging Face hub ({hub.endpoint()}) cannot be reached for {config.label}: {why}"
         raise NotFoundError(message if config.optional else f"{message} ({nowhere})") from error
-    digest = ON_HUB + _digest(hub.digest(loaded), columns.src, columns.tgt)
+    digest = ON_HUB + _digest(hub.digest(loaded, digest_of), columns.src, columns.tgt)
     if refind and refind != digest:
         raise UserError(
             f"{config.label} on the hub is no longer what this run was begun with; start a new run to use it"
