@@ -36,6 +36,21 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def loading(data: TranslationData, seconds: float) -> tuple[float, float, float]:
+    """Read batches for so long: seconds until the first, then tokens per second, and the share of padding."""
+    start = time.perf_counter()
+    stream = iter(data.train_dataloader())
+    next(stream)
+    first, n_tokens, n_positions = time.perf_counter() - start, 0, 0
+    start = time.perf_counter()
+    while (spent := time.perf_counter() - start) < seconds or not n_tokens:
+        batch = next(stream)
+        positions = batch.src.numel() + batch.tgt_out.numel()
+        n_positions += positions
+        n_tokens += round(positions * (1 - batch.padding_share))
+    return first, n_tokens / spent, 1 - n_tokens / n_positions
+
+
 def main() -> None:
     args = arguments()
     tokenizer = TokenizerConfig(kind=args.kind, vocab_size=args.vocab_size, sampling=args.sampling)
@@ -55,22 +70,11 @@ def main() -> None:
         start = time.perf_counter()
         data.prepare()
         print(f"prepared in       {time.perf_counter() - start:10.1f} s")
-        start = time.perf_counter()
-        stream = iter(data.train_dataloader())
-        next(stream)
-        print(f"first batch after {time.perf_counter() - start:10.2f} s")
-        n_batches = n_tokens = n_positions = 0
-        start = time.perf_counter()
-        while (seconds := time.perf_counter() - start) < args.seconds:
-            batch = next(stream)
-            positions = batch.src.numel() + batch.tgt_out.numel()
-            n_batches, n_positions = n_batches + 1, n_positions + positions
-            n_tokens += round(positions * (1 - batch.padding_share))
+        first, rate, padding = loading(data, args.seconds)
+        print(f"first batch after {first:10.2f} s")
         print(f"training pairs    {data.train_size:10,} per epoch, in {data.batches_per_epoch:,} batches")
-        print(
-            f"padding           {1 - n_tokens / n_positions:10.1%} of both sides, at {args.max_tokens:,} tokens"
-        )
-        print(f"loading           {n_tokens / seconds / 1e6:10.2f} million tokens/s")
+        print(f"padding           {padding:10.1%} of both sides, at {args.max_tokens:,} tokens")
+        print(f"loading           {rate / 1e6:10.2f} million tokens/s")
         print(f"on                {platform.processor() or platform.machine()}, {os.cpu_count()} cores")
 
 

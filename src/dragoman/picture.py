@@ -1,4 +1,4 @@
-"""Numbers in, PNG bytes out: attention as heat maps, training curves as lines.
+"""Numbers in, PNG bytes out: attention as heat maps, training curves as lines, growth beside its law.
 
 The only file that imports matplotlib, and only inside functions: it is slow to load and most programs draw
 nothing. Figures are built without pyplot, so that no window system is asked and no figure stays in memory.
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -127,6 +127,41 @@ def curve_figure(
     for x_end, y_end, name, colour in sorted(ends, key=lambda end: end[1]):
         floor = max(y_end, floor + 0.06 * (high - low))  # two lines may end together; their names may not
         axes.text(x_end, floor, "  " + printable(name), fontsize=10, color=colour, va="center", clip_on=False)
+    return _png(figure)
+
+
+class Growth(NamedTuple):
+    """How a measured `y` grows with `x`, beside a `law` for the same x. All positive."""
+
+    title: str
+    xlabel: str
+    x: Sequence[float]
+    y: Sequence[float]
+    law: Sequence[float]
+    note: str  # written under the title
+
+
+@_drawing()
+def growth_figure(panels: Sequence[Growth]) -> bytes:
+    """A panel for each, both axes logarithmic: dots are what was measured, the dashed line is the law."""
+    across = min(4, max(1, len(panels)))
+    down = math.ceil(len(panels) / across) or 1
+    figure = _figure(2.9 * across, 2.7 * down)
+    for n, panel in enumerate(panels):
+        axes = figure.add_subplot(down, across, n + 1)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.plot(panel.x, panel.law, "--", color=QUIET, linewidth=1.2)
+        axes.plot(panel.x, panel.y, "o-", color=ACCENTS[0], linewidth=1.6, markersize=4)
+        seen = [*panel.y, *panel.law]
+        if seen and max(seen) < 3 * min(seen):  # or noise would fill the panel
+            middle = math.sqrt(max(seen) * min(seen))
+            axes.set_ylim(middle / 3, middle * 3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(which="both", labelsize=7, colors=QUIET)
+        axes.set_xlabel(printable(panel.xlabel), fontsize=8, color=INK)
+        axes.set_title(printable(f"{panel.title}\n{panel.note}"), fontsize=8, color=INK, loc="left")
+    figure.tight_layout()
     return _png(figure)
 
 

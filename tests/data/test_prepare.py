@@ -2,13 +2,14 @@
 
 import json
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from corpora import PAIRS, translation, write_folder, write_tsv
 
-from dragoman.data import hub, prepare
+from dragoman.data import digests, hub, prepare
 from dragoman.data.cleaning import DUPLICATE, LEAK, SHARED, TOO_LONG, UNEQUAL
 from dragoman.data.corpus import CorpusConfig
 from dragoman.data.datamodule import TranslationData
@@ -17,6 +18,23 @@ from dragoman.data.tokenizer import TokenizerConfig
 from dragoman.errors import UserError
 
 Prepare = Callable[..., TranslationData]
+
+_opened: list[str] | None = None  # names of the files that are opened, while somebody watches
+_hooked = False
+
+
+def watch(opened: list[str] | None) -> None:
+    """Note every file that this process opens from here on, or no longer. (A hook cannot be taken off again.)"""
+    global _opened, _hooked
+    _opened = opened
+    if not _hooked:
+        sys.addaudithook(lambda event, details: _note(event, details))
+        _hooked = True
+
+
+def _note(event: str, details: tuple) -> None:
+    if _opened is not None and event == "open":
+        _opened.append(str(details[0]))
 
 
 def train_pairs(data: TranslationData) -> list[tuple[str, str]]:
@@ -333,3 +351,32 @@ def test_the_clean_texts_of_the_training_split_are_on_disk(prepared: Prepare, tm
     )
     assert Texts(data.prepared.texts / "train.src")[0] == "好。"
     assert Texts(data.prepared.texts / "train.tgt")[0] == "Good."
+
+
+@pytest.mark.parametrize("kind", ["tsv", "aligned", "folder"])
+def test_a_second_start_opens_no_file_of_the_corpus_and_reads_no_text(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    place = tmp_path / "corpus"
+    if kind == "tsv":
+        corpus = CorpusConfig(path=str(write_tsv(place / "a.tsv", PAIRS)))
+    elif kind == "folder":
+        write_folder(place, {"train": [translation(*pair) for pair in PAIRS]})
+        corpus = CorpusConfig(path=str(place))
+    else:
+        place.mkdir()
+        for n, side in enumerate(("src", "tgt")):
+            (place / side).write_text("".join(f"{pair[n]}\n" for pair in PAIRS), encoding="utf-8")
+        corpus = CorpusConfig(src_path=str(place / "src"), tgt_path=str(place / "tgt"))
+    monkeypatch.setattr(digests, "SETTLED", -1.0)  # as if the files had been written long ago
+    first = prepared(corpus)
+    opened: list[str] = []
+    watch(opened)
+    again = prepared(corpus, run="another")
+    next(iter(again.train_dataloader()))
+    watch(None)
+    assert again.fingerprint == first.fingerprint
+    assert any(name.endswith("train.src.values") and "ids-" in name for name in opened)  # the ids are mapped
+    texts = {name for name in opened if "/texts-" in name and "train" in name}
+    assert not texts
+    assert not [name for name in opened if name.startswith(str(place))]

@@ -7,6 +7,7 @@ within the same tick of the clock: hence nothing is remembered of a file that ch
 Refuses to know: what the files are.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -56,7 +57,8 @@ class Digests:
             )
             os.replace(unfinished, self._path)
         except OSError:
-            unfinished.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
 
 
 def _stamp(path: Path) -> tuple[str, float]:
