@@ -21,11 +21,11 @@ from dragoman.data.collate import Batch, collate
 from dragoman.data.corpus import CorpusConfig
 from dragoman.data.datamodule import DataConfig, TranslationData
 from dragoman.data.sources import find
-from dragoman.engine import translate_ids
 from dragoman.experiments import CONFIGS
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.search.search import SearchConfig
 from dragoman.special import EOS
+from dragoman.torch_engine import translate_ids
 from dragoman.training.loss import projected_loss
 from dragoman.training.machine import forget_peak_memory, keep_freed_memory, peak_memory
 

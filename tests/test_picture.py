@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dragoman import picture
-from dragoman.picture import attention_figure, curve_figure, pixels, printable
+from dragoman.picture import Growth, attention_figure, curve_figure, growth_figure, pixels, printable
 
 PIECES = ["▁好久", "不见", "，", "你", "怎么样", "？", "</s>"]
 
@@ -114,6 +114,15 @@ def test_a_seventh_line_has_the_first_ones_colour_and_is_told_from_it_by_its_das
 
     assert 0 < ink_of("g") < 0.8 * ink_of("a")
     assert ink_of("b") == 0
+
+
+def test_growth_is_drawn_where_it_was_measured_and_nothing_yet_draws_nothing() -> None:
+    def panel(power: float) -> np.ndarray:
+        x = [1.0, 10.0, 100.0]
+        return pixels(growth_figure([Growth("秒", "pairs", x, [v**power for v in x], x, "law")] * 5))
+
+    assert not np.array_equal(panel(1.0), panel(2.0))
+    assert growth_figure([]).startswith(b"\x89PNG")
 
 
 def test_a_series_without_points_is_left_empty() -> None:

@@ -144,6 +144,8 @@ class Growth(NamedTuple):
 @_drawing()
 def growth_figure(panels: Sequence[Growth]) -> bytes:
     """A panel for each, both axes logarithmic: dots are what was measured, the dashed line is the law."""
+    from matplotlib.ticker import LogLocator
+
     across = min(4, max(1, len(panels)))
     down = math.ceil(len(panels) / across) or 1
     figure = _figure(2.9 * across, 2.7 * down)
@@ -157,10 +159,19 @@ def growth_figure(panels: Sequence[Growth]) -> bytes:
         if seen and max(seen) < 3 * min(seen):  # or noise would fill the panel
             middle = math.sqrt(max(seen) * min(seen))
             axes.set_ylim(middle / 3, middle * 3)
+        ends = {min(panel.x, default=0), max(panel.x, default=0)}
+        axes.set_xticks(panel.x, [f"{x:,.0f}" if x in ends else "" for x in panel.x])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=7))
+        axes.yaxis.set_major_formatter(
+            lambda y, _: f"{y:,g}"
+        )  # the usual 10^2 is a formula, and needs its parser
+        axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(which="both", labelsize=7, colors=QUIET)
+        axes.tick_params(labelsize=7, colors=QUIET)
         axes.set_xlabel(printable(panel.xlabel), fontsize=8, color=INK)
-        axes.set_title(printable(f"{panel.title}\n{panel.note}"), fontsize=8, color=INK, loc="left")
+        axes.set_title(
+            "\n".join(map(printable, (panel.title, panel.note))), fontsize=8, color=INK, loc="left"
+        )
     figure.tight_layout()
     return _png(figure)
 
