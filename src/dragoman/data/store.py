@@ -25,7 +25,7 @@ class Ragged:
 
     def __init__(self, stem: Path, dtype: str) -> None:
         self.stem, self.dtype = stem, dtype
-        # As plain arrays over the mapped files: a slice of np.memmap takes ten times as long.
+        # As plain arrays over the mapped files: slices of np.memmap are objects of its own, and slow.
         self.offsets = np.asarray(np.load(f"{stem}.offsets.npy", mmap_mode="r"))  # (n + 1,) int64
         path = Path(f"{stem}.values")
         empty = path.stat().st_size == 0  # which mmap refuses
