@@ -7,6 +7,7 @@ Refuses to know: files, tokens, which split a pair will end up in. Training pair
 test are the measure and are only mended, except that a pair with an empty or endless side is no pair.
 """
 
+import html
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,10 @@ HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
 WITHOUT_HAN = frozenset(
     ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk")
 )
+
+# With its semicolon: "&copy=1" in an address is none. Which of the named ones exist is for `html` to know.
+ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+HTML = "HTML entity"
 
 EMPTY, TOO_LONG, WRONG_SCRIPT, COPY = "empty", "too long", "wrong script", "source equals target"
 INVALID = "invalid UTF-8"  # as corpus.DEFECTS calls it
@@ -108,6 +113,11 @@ def converter(script: str, language: str) -> Callable[[str], str]:
     return OpenCC("t2s" if script == "hans" else "s2t").convert
 
 
+def unescape(text: str) -> str:
+    """The text with what its HTML entities stand for."""
+    return ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+
+
 @dataclass(kw_only=True)
 class Cleaner:
     """Mends sentences and drops pairs, and counts both in `report`."""
@@ -125,8 +135,10 @@ class Cleaner:
         )
 
     def clean(self, rows: Rows, split: str) -> Rows:
-        """The rows worth keeping, mended; outside of train with references, the target first among them."""
+        """The rows worth keeping, mended, each still with its line; outside of train with references, the target
+        first among them."""
         kept: Rows = Rows([], [], [])
+        lines: list[int] = []
         references: list[list[str]] = []
         self.report.read[split] += len(rows.src)
         for i, (src, tgt) in enumerate(zip(rows.src, rows.tgt, strict=True)):
@@ -140,15 +152,30 @@ class Cleaner:
                 continue
             kept.src.append(src)
             kept.tgt.append(tgt)
+            if rows.lines is not None:
+                lines.append(rows.lines[i])
             if split != "train":
                 references.append(self._references(tgt, rows.references[i] if rows.references else []))
-        return kept._replace(references=references or None)
+        return kept._replace(references=references or None, lines=lines if rows.lines is not None else None)
 
     def _mend(self, text: str, convert: Callable[[str], str]) -> str:
+        text = self._unescape(text)
         clean = clean_text(text)
         if clean != text:  # defects() is for the few that have any
             self.report.mended.update(defects(text))
-        return convert(clean)
+        converted = convert(clean)
+        if converted != clean:
+            self.report.mended[f"converted to {self.script}"] += 1
+        return converted
+
+    def _unescape(self, text: str) -> str:
+        """`&amp;` and the like are left over from web pages; what people type is never taken for one."""
+        if "&" not in text:
+            return text
+        plain = unescape(text)
+        if plain != text:
+            self.report.mended[HTML] += 1
+        return plain
 
     def _references(self, tgt: str, references: list[str]) -> list[str]:
         """The target and all other references.
@@ -157,7 +184,9 @@ class Cleaner:
         target: by that they are recognised and left out.
         """
         cleaned = [
-            self._convert_tgt(clean_text(text)) for text in references if text and len(text) <= MAX_CHARS
+            self._convert_tgt(clean_text(unescape(text)))
+            for text in references
+            if text and len(text) <= MAX_CHARS
         ]
         return (
             [tgt, *dict.fromkeys(text for text in cleaned if text and text != tgt)]

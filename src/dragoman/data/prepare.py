@@ -30,7 +30,7 @@ from dragoman.data.tokenizer import Tokenizer, TokenizerConfig
 from dragoman.errors import UserError, suggest
 from dragoman.languages import Direction, directions
 
-FORMAT = 1  # of the folders in the cache; raised when the code that fills them changes what it writes
+FORMAT = 2  # of the folders in the cache; raised when the code that fills them changes what it writes
 # Bytes written per byte of text: an Arrow copy by `datasets`, the clean texts, the ids, the offsets of both.
 DISK_FACTOR = 3.5
 SCRIPTS = ("keep", "hans", "hant")

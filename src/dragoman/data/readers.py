@@ -6,11 +6,14 @@ be endless. Bytes that are no UTF-8 come out as lone surrogates, for cleaning to
 Refuses to know: which rows are worth keeping. Rows come in chunks, so that a file is never whole in memory.
 """
 
+import bz2
 import gzip
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+import lzma
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,15 +28,28 @@ from dragoman.errors import UserError, suggest
 
 CHUNK = 10_000  # rows handled at a time
 LINE_LIMIT = 16 * 2**20  # bytes of one line that are kept; far more than MAX_CHARS characters
+BOMB_BYTES, BOMB_RATIO = (
+    2**30,
+    200,
+)  # text packs to a third or a tenth; what unpacks to more than both is no text
 FORMATS = (".tsv", ".jsonl", ".parquet")
+UNPACK: dict[str, Callable[[Path], io.BufferedIOBase]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
 
 
 class Rows(NamedTuple):
-    """Raw sentences, as many on either side; `references` has one list per row, or is None."""
+    """Raw sentences, as many on either side; `references` has one list per row, or is None.
+
+    `lines` are those of the file the rows stand on, from 1; None where the corpus has no lines to speak of.
+    """
 
     src: list[str]
     tgt: list[str]
     references: list[list[str]] | None = None
+    lines: Sequence[int] | None = None
 
 
 @dataclass(kw_only=True)
@@ -54,10 +70,10 @@ class Columns:
 
 
 def open_bytes(path: Path) -> io.BufferedIOBase:
-    """The file's bytes, unpacked where its name ends in .gz or .zst."""
+    """The file's bytes, unpacked where its name ends in .gz, .bz2, .xz or .zst."""
     try:
-        if path.suffix == ".gz":
-            return gzip.open(path)
+        if path.suffix in UNPACK:
+            return UNPACK[path.suffix](path)
         if path.suffix == ".zst":
             try:
                 import zstandard
@@ -103,8 +119,10 @@ def count_lines(path: Path) -> tuple[int, int]:
     n_lines, n_bytes, last = 0, 0, b"\n"
     try:
         with open_bytes(path) as file:
+            packed = path.stat().st_size
             while block := file.read(2**20):
                 n_lines, n_bytes, last = n_lines + block.count(b"\n"), n_bytes + len(block), block[-1:]
+                _refuse_bomb(path, packed, n_bytes)
     except UserError:
         raise
     except Exception as error:
@@ -112,10 +130,33 @@ def count_lines(path: Path) -> tuple[int, int]:
     return n_lines + (last != b"\n"), n_bytes
 
 
-def _chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[Rows]:
+def check_packed(path: Path) -> None:
+    """Refuse a packed file that is no text, before anybody fills a disk with it; others pass."""
+    if path.suffix == ".zip":
+        try:
+            with zipfile.ZipFile(path) as packed:  # the sizes stated are those at which `zipfile` stops
+                n_bytes = sum(file.file_size for file in packed.infolist())
+        except (OSError, zipfile.BadZipFile) as error:
+            raise UserError(f"cannot read {path}: {error}") from error
+        _refuse_bomb(path, path.stat().st_size, n_bytes)
+    elif path.suffix in UNPACK or path.suffix == ".zst":
+        count_lines(path)
+
+
+def _refuse_bomb(path: Path, packed: int, unpacked: int) -> None:
+    if unpacked > max(BOMB_BYTES, BOMB_RATIO * packed):
+        raise UserError(
+            f"{path} unpacks to more than {BOMB_RATIO} times its {packed:,} bytes: that is no text. Is it a zip bomb?"
+        )
+
+
+def _chunks(pairs: Iterable[tuple[str, str]], line: int = 1) -> Iterator[Rows]:
+    """The pairs of a file that has one on each line, from `line` on."""
     rest = iter(pairs)
     while chunk := list(itertools.islice(rest, CHUNK)):
-        yield Rows([src for src, _ in chunk], [tgt for _, tgt in chunk])
+        sides = [src for src, _ in chunk], [tgt for _, tgt in chunk]
+        yield Rows(*sides, lines=range(line, line + len(chunk)))
+        line += len(chunk)
 
 
 def read_aligned(src: Path, tgt: Path) -> Iterator[Rows]:
@@ -167,33 +208,31 @@ def read_tsv(path: Path, columns: Columns, named: bool) -> Iterator[Rows]:
     the columns, the first two columns are the two sides. A line with too few columns has empty sides.
     """
 
-    def pairs() -> Iterator[tuple[str, str]]:
-        rows: Iterator[list[str]] = (line.split("\t") for line in lines(path))
-        first = next(rows, None)
-        if first is None:
-            return
-        header = [name.strip("\ufeff \r") for name in first]
-        if columns.src in header and columns.tgt in header:
-            src, tgt = header.index(columns.src), header.index(columns.tgt)
-        elif named:
-            raise columns.missing(columns.tgt if columns.src in header else columns.src, header)
-        else:
-            if len(first) < 2:
-                raise UserError(f"{path}, line 1 has no tab: a TSV corpus has the two sides in two columns")
-            src, tgt, rows = 0, 1, itertools.chain([first], rows)
-        for row in rows:
-            yield (row[src] if src < len(row) else ""), (row[tgt] if tgt < len(row) else "")
-
-    return _chunks(pairs())
+    rows: Iterator[list[str]] = (line.split("\t") for line in lines(path))
+    first = next(rows, None)
+    if first is None:
+        return
+    header = [name.strip("\ufeff \r") for name in first]
+    is_header = columns.src in header and columns.tgt in header
+    if is_header:
+        src, tgt = header.index(columns.src), header.index(columns.tgt)
+    elif named:
+        raise columns.missing(columns.tgt if columns.src in header else columns.src, header)
+    else:
+        if len(first) < 2:
+            raise UserError(f"{path}, line 1 has no tab: a TSV corpus has the two sides in two columns")
+        src, tgt, rows = 0, 1, itertools.chain([first], rows)
+    pairs = ((row[src] if src < len(row) else "", row[tgt] if tgt < len(row) else "") for row in rows)
+    yield from _chunks(pairs, line=2 if is_header else 1)
 
 
 def read_jsonl(path: Path, columns: Columns) -> Iterator[Rows]:
     """One JSON object per line: a `translation` object or flat keys, perhaps `references`; blank lines are none."""
-    found: list[tuple[str, str, list[str]]] = []
+    found: list[tuple[str, str, list[str], int]] = []
     any_references = False
     for number, line in enumerate(lines(path), 1):
         if len(line) > LINE_LIMIT // 8:  # cut short, or absurd: given as what it is, too long a sentence
-            found.append((line[: MAX_CHARS + 1], line[: MAX_CHARS + 1], []))
+            found.append((line[: MAX_CHARS + 1], line[: MAX_CHARS + 1], [], number))
         elif line.strip("\ufeff\r "):
             row = _json_row(line, path, number)
             sides = row["translation"] if isinstance(row.get("translation"), dict) else row
@@ -205,7 +244,8 @@ def read_jsonl(path: Path, columns: Columns) -> Iterator[Rows]:
                 [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
             )
             any_references |= bool(references)
-            found.append((str(sides[columns.src] or ""), str(sides[columns.tgt] or ""), references))
+            src, tgt = (str(sides[column] or "") for column in (columns.src, columns.tgt))
+            found.append((src, tgt, references, number))
         if len(found) == CHUNK:
             yield _rows(found, any_references)
             found = []
@@ -225,9 +265,9 @@ def _json_row(line: str, path: Path, number: int) -> dict[str, Any]:
     return row
 
 
-def _rows(found: list[tuple[str, str, list[str]]], any_references: bool) -> Rows:
-    src, tgt, references = (list(column) for column in zip(*found, strict=True))
-    return Rows(src, tgt, references if any_references else None)
+def _rows(found: list[tuple[str, str, list[str], int]], any_references: bool) -> Rows:
+    src, tgt, references, numbers = (list(column) for column in zip(*found, strict=True))
+    return Rows(src, tgt, references if any_references else None, numbers)
 
 
 def read_parquet(path: Path, columns: Columns) -> Iterator[Rows]:
@@ -252,6 +292,8 @@ def count_rows(path: Path) -> int:
 def _parquet(path: Path) -> pq.ParquetFile:
     """Parquet compresses inside; a file packed once more is unpacked in memory, for it is read from its end."""
     packed = path.suffix in (".gz", ".zst")
+    if packed:
+        check_packed(path)
     return pq.ParquetFile(pa.BufferReader(open_bytes(path).read()) if packed else path)
 
 

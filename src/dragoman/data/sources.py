@@ -22,6 +22,7 @@ from dragoman.data.readers import (
     Columns,
     Rows,
     check_aligned,
+    check_packed,
     columns_of,
     count_lines,
     count_rows,
@@ -142,12 +143,18 @@ def _folder(config: CorpusConfig, columns: Columns, folder: Path, digest_of: Dig
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     if not files:
         raise UserError(f"the corpus folder {folder} is empty")
+
+    def open_splits() -> Mapping[str, Split]:
+        for file in files:
+            check_packed(file)  # `datasets` will unpack it to the disk
+        return _splits(hub.load(str(folder), config.name), columns)
+
     names = [part for file in files for part in (str(file.relative_to(folder)), digest_of(file))]
     return Source(
         config=config,
         digest=_digest(*names, config.name or "", columns.src, columns.tgt),
         n_bytes=sum(map(_unpacked, files)),
-        open=lambda: _splits(hub.load(str(folder), config.name), columns),
+        open=open_splits,
     )
 
 

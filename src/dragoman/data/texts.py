@@ -17,13 +17,15 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from dragoman.data.cleaning import DUPLICATE, LEAK, SHARED, Cleaner, Report
+from dragoman.data.cleaning import DUPLICATE, INVALID, LEAK, SHARED, Cleaner, Report
 from dragoman.data.corpus import SPLITS
 from dragoman.data.readers import Rows
 from dragoman.data.sources import Source
 from dragoman.data.splits import Hashes, cut, first_occurrences, hashes
 from dragoman.data.store import RaggedWriter, Texts
 from dragoman.errors import UserError
+
+FEW = 10  # rows of a chunk from which the encoding of a file can be judged
 
 
 class SplitWriter:
@@ -80,7 +82,9 @@ def write_texts(
             for number, splits in enumerate(opened):
                 for name, split in splits.items():
                     for rows in split.chunks:
+                        invalid = report.mended[INVALID]
                         writers[name].append(cleaner.clean(rows, name), number)
+                        _check_encoding(rows, report.mended[INVALID] - invalid, sources[number].config.label)
                         bar.update(len(rows.src))
     train = writers["train"].hashes()
     given = {split: writers[split].held_out() for split in ("validation", "test") if report.read[split]}
@@ -103,6 +107,15 @@ def write_texts(
         content.update(hashlib.sha256(part.src.tobytes() + part.tgt.tobytes()).digest())
     (folder / "content").write_text(content.hexdigest())
     (folder / "report.json").write_text(json.dumps(report.as_dict()))
+
+
+def _check_encoding(rows: Rows, invalid: int, label: str) -> None:
+    """A damaged sentence is mended; a file in another encoding is not, for nothing of it would be left but marks."""
+    if 2 * invalid > len(rows.src) >= FEW:
+        lines = f", lines {rows.lines[0]:,} to {rows.lines[-1]:,}" if rows.lines else ""
+        raise UserError(
+            f"{label}{lines}: most of them are not UTF-8. Convert the file, e.g. iconv -f GB18030 -t UTF-8"
+        )
 
 
 def _assign(
