@@ -55,6 +55,7 @@ FLOORS = {
     },
     "evaluation": {"data", "metrics", "durable", "search", "translator"},
     "doors": {"bundle", "search", "translator"},
+    "doctor": {"data"},
     # floor 5
     "config": {"data", "model", "search", "training", "experiments"},
 }  # fmt: skip
