@@ -206,7 +206,7 @@ def _figure(bars: Sequence[int], labels: Sequence[str], ticks: Mapping[int, str]
                 f"<title>{labels[i]}: {n:,}</title></rect>"
             )
     for i, tick in ticks.items():
-        place = min(max((i + 0.5) * step, 8), width - 12)
+        place = min(max((i + 0.5) * step, 18), width - 12)
         drawn.append(f'<text x="{place:.1f}" y="{height + 14}" text-anchor="middle">{tick}</text>')
     return (
         f'<figure><svg viewBox="0 0 {width} {height + 20}" role="img" aria-label="{told}">{"".join(drawn)}</svg>'
