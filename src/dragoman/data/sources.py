@@ -144,7 +144,7 @@ def _folder(config: CorpusConfig, columns: Columns, folder: Path, digest_of: Dig
     if not files:
         raise UserError(f"the corpus folder {folder} is empty")
 
-    def open_splits() -> Mapping[str, Split]:
+    def open_splits() -> dict[str, Split]:
         for file in files:
             check_packed(file)  # `datasets` will unpack it to the disk
         return _splits(hub.load(str(folder), config.name), columns)
