@@ -22,7 +22,7 @@ from torch import Tensor
 from dragoman.errors import UserError, suggest
 
 _MOST_JSON = 1 << 22  # bytes; a configuration has about two thousand, its provenance a few more
-_FLOATS = ("F32", "F16", "BF16")
+_FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # and the bytes of one
 
 
 def regular_file(folder: Path, name: str) -> Path:
@@ -115,26 +115,80 @@ def typed(kind: Any, value: Any, where: str) -> Any:
 def read_weights(path: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
     """The tensors of a safetensors file, float32, on the CPU; exactly those named by `shapes`, so shaped.
 
-    All names, shapes and types are compared before the first tensor is read.
+    All names, shapes, types and places are compared before the library sees the file.
     """
     try:
+        header, n_bytes = _header(path)
+        for name in sorted(header.keys() ^ shapes.keys()):
+            what = "holds an unexpected tensor" if name in header else "lacks the tensor"
+            raise UserError(f"{path} {what} {name[:100]!r}: it belongs to another model")
+        for name, shape in shapes.items():
+            kind, stored = header[name].get("dtype"), header[name].get("shape")
+            if stored != list(shape):
+                raise UserError(f"{path}: {name} is {str(stored)[:100]}, config.json makes it {list(shape)}")
+            if kind not in _FLOATS:
+                raise UserError(f"{path}: {name} is of type {str(kind)[:40]!r}, not {', '.join(_FLOATS)}")
+        _check_places(path, header, n_bytes)
         with safe_open(path, framework="pt", device="cpu") as file:
-            names = set(file.keys())
-            for name in sorted(names ^ set(shapes)):
-                what = "holds an unexpected tensor" if name in names else "lacks the tensor"
-                raise UserError(f"{path} {what} '{name[:100]}': it belongs to another model")
-            for name, shape in shapes.items():
-                entry = file.get_slice(name)
-                if entry.get_shape() != list(shape):
-                    raise UserError(
-                        f"{path}: {name} is {entry.get_shape()}, config.json makes it {list(shape)}"
-                    )
-                if entry.get_dtype() not in _FLOATS:
-                    raise UserError(
-                        f"{path}: {name} is of type {entry.get_dtype()}, not {', '.join(_FLOATS)}"
-                    )
             return {name: file.get_tensor(name).to(torch.float32) for name in shapes}
     except SafetensorError as error:
         raise UserError(f"{path} is not a safetensors file: truncated or foreign ({error})") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error}") from error
+
+
+def _header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
+    """What a safetensors file says of its tensors, and the bytes it has for them.
+
+    The format: 8 bytes that give the length of a JSON object, the object, the tensors. The library would take 100 MB
+    of JSON and, of two tensors of one name, the last.
+    """
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        n_bytes = path.stat().st_size - 8 - size
+        if n_bytes < 0:
+            raise UserError(f"{path} is not a safetensors file: truncated or foreign")
+        if size > _MOST_JSON:
+            raise UserError(f"{path}: its header has {size:,} bytes, no model of ours needs {_MOST_JSON:,}")
+        raw = file.read(size)
+    try:
+        header = json.loads(raw, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        told = f" ({error})" if isinstance(error, _TwiceError) else ""
+        raise UserError(f"{path} is not a safetensors file: its header is no JSON of the kind{told}") from error
+    if not isinstance(header, dict):
+        raise UserError(f"{path} is not a safetensors file: its header is no JSON object")
+    header.pop("__metadata__", None)
+    if not all(isinstance(entry, dict) for entry in header.values()):
+        raise UserError(f"{path} is not a safetensors file: its header describes no tensors")
+    return header, n_bytes
+
+
+def _check_places(path: Path, header: Mapping[str, dict[str, Any]], n_bytes: int) -> None:
+    """Whether the tensors, each of the size that its shape and type need, lie one after the other and fill the file."""
+    places = []
+    for name, entry in header.items():
+        place, size = entry.get("data_offsets"), math.prod(entry["shape"]) * _FLOATS[entry["dtype"]]
+        if not (isinstance(place, list) and [type(at) for at in place] == [int, int]):
+            raise UserError(f"{path}: {name} has no place in the file")
+        if place[1] - place[0] != size:
+            raise UserError(f"{path}: {name} takes {size} bytes, its place in the file has another size")
+        places.append((*place, name))
+    end = 0
+    for begin, after, name in sorted(places):
+        if begin != end:
+            raise UserError(f"{path}: {name} overlaps another tensor, or there is a gap before it")
+        end = after
+    if end != n_bytes:
+        raise UserError(f"{path} has {n_bytes} bytes for tensors of {end}: truncated or changed")
+
+
+class _TwiceError(ValueError):
+    """An object has two values of one name."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _TwiceError("a name stands there twice")
+    return found

@@ -31,6 +31,7 @@ from pathlib import Path
 import sentencepiece
 
 from dragoman.data.corpus import MAX_CHARS
+from dragoman.data.vocabulary import MOST_BYTES, checked
 from dragoman.errors import UserError, suggest
 from dragoman.languages import is_unspaced
 from dragoman.special import BOS, EOS, PAD, UNK
@@ -82,9 +83,10 @@ class Tokenizer:
         self.path = path
         self.sha256 = hashlib.sha256(model).hexdigest()
         try:
-            self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise UserError(f"{path} is not a sentencepiece model") from error
+            self._model = sentencepiece.SentencePieceProcessor(model_proto=checked(model))
+        except (ValueError, RuntimeError) as error:
+            told = f": {error}" if isinstance(error, ValueError) else ""
+            raise UserError(f"{path} is not a sentencepiece model of Dragoman's{told}") from error
         ids = (self._model.pad_id(), self._model.unk_id(), self._model.bos_id(), self._model.eos_id())
         if ids != (PAD, UNK, BOS, EOS):
             raise UserError(
@@ -97,7 +99,8 @@ class Tokenizer:
         """Read a .model file."""
         path = Path(path)
         try:
-            return cls(path.read_bytes(), path)
+            with path.open("rb") as file:
+                return cls(file.read(MOST_BYTES + 1), path)
         except OSError as error:
             raise UserError(f"no tokenizer at {path}: {error.strerror}") from error
 
