@@ -51,13 +51,13 @@ FLOORS = {
     # floor 4
     "training": {
         "data", "model", "search", "bundle", "torch_engine", "attended", "cost", "masks", "metrics", "picture",
-        "durable", "vectors",
+        "durable", "vectors", "untrusted",
     },
-    "evaluation": {"data", "metrics", "durable", "search", "translator"},
+    "evaluation": {"data", "metrics", "durable", "search", "translator", "untrusted"},
     "doors": {"bundle", "search", "translator"},
     "doctor": {"data"},
     # floor 5
-    "config": {"data", "model", "search", "training", "experiments"},
+    "config": {"data", "model", "search", "training", "experiments", "untrusted"},
 }  # fmt: skip
 HEAVY = {"torch", "lightning", "matplotlib", "sacrebleu", "datasets", "numpy", "sentencepiece", "hydra"}
 

@@ -1,7 +1,9 @@
 """The whole configuration as one typed tree, and the way from Hydra to it.
 
 Hydra composes values from configs/ and the command line; this tree names every key there is and its default; each
-part checks itself. Nothing is ever instantiated from a file.
+part checks itself. Nothing is ever instantiated from a file, and experiments may be somebody else's: what they could
+do beside giving values is refused. Hydra's own settings can name classes that it calls before a run begins; YAML's
+aliases can blow a page up to gigabytes; OmegaConf's resolvers, `${oc.env:NAME}`, can carry secrets into a model.
 """
 
 import dataclasses
@@ -23,6 +25,7 @@ from dragoman.model.transformer import ModelConfig
 from dragoman.search.search import SearchConfig
 from dragoman.training.fit import TrainerConfig
 from dragoman.training.module import TrainingConfig
+from dragoman.untrusted import read_yaml, refuse_resolvers
 
 
 @dataclass(kw_only=True)
@@ -64,9 +67,9 @@ def to_config(composed: DictConfig) -> Config:
     """Hydra's answer -> the checked tree."""
     try:
         # Merged anew: `+key=value` adds keys to what Hydra composed, and the tree has no room for them.
-        config = OmegaConf.to_object(
-            OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.to_container(composed))
-        )
+        values = OmegaConf.to_container(composed)
+        refuse_resolvers(values)
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), values))
     except OmegaConfBaseException as error:
         raise UserError(_in_one_line(error)) from None
     assert isinstance(config, Config)
@@ -85,15 +88,32 @@ def _refuse_infinite(tree: dict[str, Any], prefix: str = "") -> None:
 
 def check(overrides: list[str]) -> Config:
     """Compose once to see whether it can be done, and say what is wrong in one line if not."""
+    for path in CONFIGS.rglob("*.yaml"):  # whichever of them Hydra will open
+        read_yaml(path)
     try:
         with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
-            composed = compose("train", overrides=overrides)
+            composed = compose("train", overrides=overrides, return_hydra_config=True)
+            ours = compose("train", return_hydra_config=True)
+        if _hydra(composed) != _hydra(ours):
+            raise UserError(
+                "settings of Hydra's own (hydra.*) cannot be changed, neither here nor in an experiment"
+            )
+        OmegaConf.set_struct(composed, False)
+        del composed["hydra"]
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_in_one_line(error)) from None
     except ValueError:  # Hydra's answer to model=null
         group = next(word for word in overrides if word.endswith("=null")).removesuffix("=null")
         raise UserError(f"there is no {group} 'null'; there are {', '.join(choices(group))}") from None
     return to_config(composed)
+
+
+def _hydra(composed: DictConfig) -> dict[Any, Any]:
+    """What Hydra is told about itself, but for the words of the command line."""
+    told = OmegaConf.to_container(composed.hydra)
+    assert isinstance(told, dict)
+    del told["job"]["override_dirname"]
+    return {key: value for key, value in told.items() if key not in ("overrides", "runtime")}
 
 
 def _keys(node: object, prefix: str = "") -> list[str]:

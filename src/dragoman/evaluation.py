@@ -24,6 +24,7 @@ from dragoman.errors import UserError, suggest
 from dragoman.languages import Direction
 from dragoman.metrics import Score
 from dragoman.search.search import SearchConfig
+from dragoman.untrusted import read_yaml, refuse_resolvers
 
 if TYPE_CHECKING:
     from dragoman.translator import Translator
@@ -47,7 +48,6 @@ def split_of_run(run: Path, split: str, direction: Direction) -> TestSet:
 
     Backwards, the one reference of a sentence is its source: further references are of the run's target side.
     """
-    import yaml
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -60,11 +60,12 @@ def split_of_run(run: Path, split: str, direction: Direction) -> TestSet:
             f"{run} is not a run (no config.yaml): say what to translate, --corpus or --src and --ref"
         )
     try:
-        content = OmegaConf.to_container(OmegaConf.load(saved))
+        content = read_yaml(saved)
+        refuse_resolvers(content)
         assert isinstance(content, dict)
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), content["data"]))
         assert isinstance(config, DataConfig)
-    except (OmegaConfBaseException, yaml.YAMLError, AssertionError, KeyError, TypeError, ValueError) as error:
+    except (OmegaConfBaseException, AssertionError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{saved} is not the configuration of a run: {' '.join(str(error).split())}"
         ) from error

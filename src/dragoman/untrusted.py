@@ -10,18 +10,21 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 import torch
+import yaml
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dragoman.errors import UserError, suggest
 
 _MOST_JSON = 1 << 22  # bytes; a configuration has about two thousand, its provenance a few more
+_REFERENCE = re.compile(r"\$\{[\w.]+\}")
 _FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # and the bytes of one
 
 
@@ -50,6 +53,37 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UserError(f"{path} should hold a JSON object")
     return data
+
+
+class _WithoutAliases(yaml.SafeLoader):
+    """Ten aliases of ten aliases of ten ... are a page of text and gigabytes of lists."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has aliases (*name), which are not used here")
+        return super().compose_node(parent, index)
+
+
+def read_yaml(path: Path) -> Any:
+    """Plain values from a YAML file of moderate size: no tags but YAML's own, no aliases."""
+    try:
+        if path.stat().st_size > _MOST_JSON:
+            raise UserError(f"{path} has {path.stat().st_size} bytes: too many for what it should be")
+        return yaml.load(path.read_text(encoding="utf-8"), _WithoutAliases)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        told = getattr(error, "problem", None) or str(error).splitlines()[0] or "nested too deeply"
+        raise UserError(f"cannot read {path}: {told}") from error
+
+
+def refuse_resolvers(values: Any, key: str = "") -> None:
+    """In values that are about to be resolved, `${name}` may stand for another value, and for nothing else."""
+    if isinstance(values, dict | list):
+        for name, value in values.items() if isinstance(values, dict) else enumerate(values):
+            refuse_resolvers(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(values, str) and "${" in _REFERENCE.sub("", values):
+        raise UserError(f"{key}={values[:80]}: ${{...}} can only name another setting here, e.g. ${{name}}")
 
 
 def verify(folder: Path, manifest: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -155,7 +189,9 @@ def _header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
         header = json.loads(raw, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         told = f" ({error})" if isinstance(error, _TwiceError) else ""
-        raise UserError(f"{path} is not a safetensors file: its header is no JSON of the kind{told}") from error
+        raise UserError(
+            f"{path} is not a safetensors file: its header is no JSON of the kind{told}"
+        ) from error
     if not isinstance(header, dict):
         raise UserError(f"{path} is not a safetensors file: its header is no JSON object")
     header.pop("__metadata__", None)

@@ -298,10 +298,11 @@ def _name(corpus: CorpusConfig) -> str:
 def _recorded(run_dir: Path) -> dict[str, dict]:
     """What data.json says about each corpus; nothing where the run is new."""
     try:
-        return json.loads((run_dir / "data.json").read_text())["corpora"]
+        corpora = json.loads((run_dir / "data.json").read_text())["corpora"]
+        return {name: dict(entry) for name, entry in corpora.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"cannot read {run_dir / 'data.json'}, the run's record of its corpora: {error}"
         ) from error

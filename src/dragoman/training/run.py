@@ -11,7 +11,6 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from filelock import FileLock, Timeout
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from dragoman.errors import UserError
+from dragoman.untrusted import read_json, read_yaml
 
 if TYPE_CHECKING:
     from dragoman.config import Config
@@ -29,6 +29,7 @@ MAY_CHANGE = {
     "trainer.max_steps", "trainer.max_time", "trainer.log_every", "trainer.validate_every", "trainer.samples",
     "trainer.save_minutes", "data.workers", "data.root", "data.cache", "run_dir",
 }  # fmt: skip
+_TOLD = {"step": int, "seconds": (int, float), "finished": str, "data": str, "average": (dict, type(None))}
 
 
 def lock(run_dir: Path) -> contextlib.AbstractContextManager[object]:
@@ -51,7 +52,7 @@ def lock(run_dir: Path) -> contextlib.AbstractContextManager[object]:
 def open_run(config: "Config", run_dir: Path) -> dict[str, Any]:
     """Make the run's folder, or recognise it; its metrics so far."""
     saved, metrics = run_dir / "config.yaml", run_dir / "metrics.json"
-    old = _read(saved, yaml.safe_load) if saved.exists() else None
+    old = _read(saved) if saved.exists() else None
     if (
         run_dir.exists()
         and any(run_dir.iterdir())
@@ -65,16 +66,23 @@ def open_run(config: "Config", run_dir: Path) -> dict[str, Any]:
         (run_dir / "data.json").unlink(missing_ok=True)
     run_dir.mkdir(parents=True, exist_ok=True)
     _write(saved, yaml.safe_dump(plain(config), allow_unicode=True, sort_keys=False))
-    return _read(metrics, json.loads) if metrics.exists() else {}
+    return _metrics(metrics) if metrics.exists() else {}
 
 
-def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+def _read(path: Path) -> Any:
     try:
-        return parse(path.read_text(encoding="utf-8"))
-    except (ValueError, yaml.YAMLError) as error:
-        raise UserError(
-            f"cannot read {path}: {str(error).splitlines()[0]}; restore it, or choose another name"
-        ) from None
+        return read_yaml(path) if path.suffix == ".yaml" else read_json(path.parent, path.name)
+    except UserError as error:
+        raise UserError(f"{error}; restore it, or choose another name") from None
+
+
+def _metrics(path: Path) -> dict[str, Any]:
+    """What it says of itself to the next start is of the types that a run writes."""
+    found = _read(path)
+    for key, kinds in _TOLD.items():
+        if key in found and not isinstance(found[key], kinds):
+            raise UserError(f"{path}: '{key}' is not what a run writes; restore it, or choose another name")
+    return found
 
 
 def _refuse_changes(before: dict[str, Any], now: dict[str, Any], run_dir: Path) -> None:
