@@ -75,6 +75,9 @@ def _of_checkpoint(path: Path) -> dict[str, Tensor]:
     """Of the moving average where the run kept one, since that is what it would have shipped."""
     import torch
 
+    from dragoman import untrusted
+
+    untrusted.check_archive(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
     except Exception as error:  # torch.load raises a different one for every way a file can be wrong

@@ -10,7 +10,9 @@ import dataclasses
 import hashlib
 import json
 import math
+import pickletools
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
@@ -24,6 +26,9 @@ from torch import Tensor
 from dragoman.errors import UserError, suggest
 
 _MOST_JSON = 1 << 22  # bytes; a configuration has about two thousand, its provenance a few more
+_HARMLESS = re.compile(
+    r"collections OrderedDict|torch \w+Storage|torch\._utils _rebuild_(tensor_v2|parameter)"
+)
 _REFERENCE = re.compile(r"\$\{[\w.]+\}")
 _FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # and the bytes of one
 
@@ -228,3 +233,28 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise _TwiceError("a name stands there twice")
     return found
+
+
+def check_archive(path: Path) -> None:
+    """Whether a checkpoint is a zip as torch writes it, which takes no more memory than disk to read.
+
+    Nothing in it is compressed, and its pickle names nothing but what plain values and tensors are made of.
+    weights_only=True alone runs no code, but would unpack gigabytes from a page.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                raise UserError(f"{path} is not a checkpoint of training: it is compressed")
+            pickled = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
+            if len(pickled) != 1 or sum(entry.file_size for entry in entries) > path.stat().st_size:
+                raise UserError(f"{path} is not a checkpoint of training: not an archive of torch's")
+            for code, name, _ in pickletools.genops(archive.read(pickled[0])):
+                if code.name in ("INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4") or (
+                    code.name == "GLOBAL" and not _HARMLESS.fullmatch(name)
+                ):
+                    raise UserError(f"{path} is not a checkpoint of training: it asks for {str(name)[:80]!r}")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
+        raise UserError(f"{path} is not a checkpoint of training: truncated or foreign") from error

@@ -28,6 +28,7 @@ from dragoman.errors import UserError
 from dragoman.special import BOS, EOS, PAD, UNK
 
 MARK = "▁"
+_LINE_LIMIT = 2**22  # bytes: more numbers than any model has dimensions
 _GZIP = b"\x1f\x8b"
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 # Letters of the scripts that put no spaces between words: Thai to Tibetan, Burmese, Khmer, kana, Chinese characters.
@@ -159,7 +160,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     f"{path} is not text: unpack an archive first, and save a binary .bin as text (with gensim: "
                     "KeyedVectors.load_word2vec_format(FILE, binary=True).save_word2vec_format(NEW_FILE))"
                 )
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(_LINE_LIMIT), b""), start=1):
+                if len(line) == _LINE_LIMIT:
+                    raise UserError(f"{path}, line {number} does not end: not a file of word vectors")
                 if line.strip():
                     yield number, line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

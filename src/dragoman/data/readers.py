@@ -27,6 +27,8 @@ from dragoman.data.corpus import MAX_CHARS
 from dragoman.errors import UserError, suggest
 
 CHUNK = 10_000  # rows handled at a time
+_MOST_UNPACKED = 2**30  # bytes of a parquet file packed once more
+_CHUNK_CHARS = 16 * 2**20
 LINE_LIMIT = 16 * 2**20  # bytes of one line that are kept; far more than MAX_CHARS characters
 BOMB_BYTES, BOMB_RATIO = (
     2**30,
@@ -151,12 +153,21 @@ def _refuse_bomb(path: Path, packed: int, unpacked: int) -> None:
 
 
 def _chunks(pairs: Iterable[tuple[str, str]], line: int = 1) -> Iterator[Rows]:
-    """The pairs of a file that has one on each line, from `line` on."""
-    rest = iter(pairs)
-    while chunk := list(itertools.islice(rest, CHUNK)):
-        sides = [src for src, _ in chunk], [tgt for _, tgt in chunk]
-        yield Rows(*sides, lines=range(line, line + len(chunk)))
-        line += len(chunk)
+    """The pairs of a file that has one on each line, from `line` on: by the CHUNK, fewer where they are long, for a
+    small packed file may hold gigabytes."""
+    src: list[str] = []
+    tgt: list[str] = []
+    n_chars = 0
+    for pair in pairs:
+        for side, text in zip((src, tgt), pair, strict=True):
+            side.append(text[: MAX_CHARS + 1])
+            n_chars += len(side[-1])
+        if len(src) == CHUNK or n_chars > _CHUNK_CHARS:
+            yield Rows(src, tgt, lines=range(line, line + len(src)))
+            line += len(src)
+            src, tgt, n_chars = [], [], 0
+    if src:
+        yield Rows(src, tgt, lines=range(line, line + len(src)))
 
 
 def read_aligned(src: Path, tgt: Path) -> Iterator[Rows]:
@@ -229,7 +240,7 @@ def read_tsv(path: Path, columns: Columns, named: bool) -> Iterator[Rows]:
 def read_jsonl(path: Path, columns: Columns) -> Iterator[Rows]:
     """One JSON object per line: a `translation` object or flat keys, perhaps `references`; blank lines are none."""
     found: list[tuple[str, str, list[str], int]] = []
-    any_references = False
+    any_references, n_chars = False, 0
     for number, line in enumerate(lines(path), 1):
         if len(line) > LINE_LIMIT // 8:  # cut short, or absurd: given as what it is, too long a sentence
             found.append((line[: MAX_CHARS + 1], line[: MAX_CHARS + 1], [], number))
@@ -244,11 +255,12 @@ def read_jsonl(path: Path, columns: Columns) -> Iterator[Rows]:
                 [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
             )
             any_references |= bool(references)
-            src, tgt = (str(sides[column] or "") for column in (columns.src, columns.tgt))
+            src, tgt = (str(sides[column] or "")[: MAX_CHARS + 1] for column in (columns.src, columns.tgt))
             found.append((src, tgt, references, number))
-        if len(found) == CHUNK:
+        n_chars += len(line)
+        if len(found) == CHUNK or n_chars > _CHUNK_CHARS:
             yield _rows(found, any_references)
-            found = []
+            found, n_chars = [], 0
     if found:
         yield _rows(found, any_references)
 
@@ -292,9 +304,13 @@ def count_rows(path: Path) -> int:
 def _parquet(path: Path) -> pq.ParquetFile:
     """Parquet compresses inside; a file packed once more is unpacked in memory, for it is read from its end."""
     packed = path.suffix in (".gz", ".zst")
-    if packed:
-        check_packed(path)
-    return pq.ParquetFile(pa.BufferReader(open_bytes(path).read()) if packed else path)
+    if not packed:
+        return pq.ParquetFile(path)
+    check_packed(path)
+    content = open_bytes(path).read(_MOST_UNPACKED + 1)
+    if len(content) > _MOST_UNPACKED:
+        raise UserError(f"{path} is larger than {_MOST_UNPACKED:,} bytes when unpacked: unpack it yourself")
+    return pq.ParquetFile(pa.BufferReader(content))
 
 
 def columns_of(schema: pa.Schema, columns: Columns) -> Callable[[pa.Table], Rows]:

@@ -28,6 +28,8 @@ def checked(model: bytes) -> bytes:
         found.ParseFromString(model)
     except DecodeError:
         raise ValueError("it is truncated or foreign") from None
+    if not found.pieces:  # sentencepiece takes no bytes for no model, and then reads from address 0
+        raise ValueError("it has no pieces")
     for side in (found.normalizer_spec, found.denormalizer_spec):
         if side.precompiled_charsmap:
             raise ValueError("it rewrites the text before cutting it, which no tokenizer of Dragoman's does")

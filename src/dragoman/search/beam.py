@@ -42,11 +42,12 @@ def beam_search(
             (gains.gather(1, origin[..., None].expand(-1, -1, gains.size(2))), gained[..., None]), 2
         )  # both (B, 2k, t + 1)
         staying = []
+        scored, written = totals.tolist(), chosen.tolist()  # asked number by number, tensors are slow
         for at, sentence in enumerate(sentences):
             last = ids.size(2) >= max_lengths[sentence]
             for beam in range(k):
-                total = float(totals[at, beam])
-                if total == float("-inf") or not (last or int(chosen[at, beam]) == EOS):
+                total = scored[at][beam]
+                if total == float("-inf") or not (last or written[at][beam] == EOS):
                     continue
                 leader_ended[sentence] |= beam == 0
                 finished[sentence].append(
