@@ -249,6 +249,7 @@ def test_what_is_honest_is_taken(tmp_path: Path, tiny_bundle_folder: Path) -> No
     assert untrusted.read_weights(tmp_path / "honest.safetensors", {"a": [2]})["a"].tolist() == [1.0, 2.0]
 
 
+@pytest.mark.slow
 def test_packed_endless_lines_take_time_and_no_memory(reader: Callable, tmp_path: Path) -> None:
     """They are honest files, as far as anybody can tell: long sentences, to be dropped."""
     (tmp_path / "long.tsv.gz").write_bytes(bomb(b"x" * 500_000 + b"\t" + b"y" * 500_000 + b"\n", 3 << 29))

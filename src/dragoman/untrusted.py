@@ -251,7 +251,7 @@ def check_archive(path: Path) -> None:
                 raise UserError(f"{path} is not a checkpoint of training: not an archive of torch's")
             for code, name, _ in pickletools.genops(archive.read(pickled[0])):
                 if code.name in ("INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4") or (
-                    code.name == "GLOBAL" and not _HARMLESS.fullmatch(name)
+                    code.name == "GLOBAL" and not _HARMLESS.fullmatch(str(name))
                 ):
                     raise UserError(f"{path} is not a checkpoint of training: it asks for {str(name)[:80]!r}")
     except OSError as error:

@@ -29,7 +29,7 @@ MAY_CHANGE = {
     "trainer.max_steps", "trainer.max_time", "trainer.log_every", "trainer.validate_every", "trainer.samples",
     "trainer.save_minutes", "data.workers", "data.root", "data.cache", "run_dir",
 }  # fmt: skip
-_TOLD = {"step": int, "seconds": (int, float), "finished": str, "data": str, "average": (dict, type(None))}
+_TOLD: dict[str, Any] = {"step": int, "seconds": (int, float), "finished": str, "data": str, "average": (dict, type(None))}
 
 
 def lock(run_dir: Path) -> contextlib.AbstractContextManager[object]:
