@@ -29,7 +29,9 @@ MAY_CHANGE = {
     "trainer.max_steps", "trainer.max_time", "trainer.log_every", "trainer.validate_every", "trainer.samples",
     "trainer.save_minutes", "data.workers", "data.root", "data.cache", "run_dir",
 }  # fmt: skip
-_TOLD: dict[str, Any] = {"step": int, "seconds": (int, float), "finished": str, "data": str, "average": (dict, type(None))}
+# What metrics.json tells the next start.
+_TOLD: dict[str, Any] = {"step": int, "seconds": (int, float), "finished": str, "data": str}
+_TOLD["average"] = (dict, type(None))
 
 
 def lock(run_dir: Path) -> contextlib.AbstractContextManager[object]:
