@@ -22,12 +22,15 @@ from dragoman.model.transformer import ModelConfig
 
 
 class Shape(NamedTuple):
-    """A batch: `rows` pairs padded to `src` and `tgt` positions; `tokens` to predict, padding not counted."""
+    """A batch: `rows` padded to `src` and `tgt` positions; `tokens` to predict, padding not counted.
 
-    rows: int
-    src: int
-    tgt: int
-    tokens: int
+    Of pairs packed into one row without padding: how many there are, and their mean lengths.
+    """
+
+    rows: float
+    src: float
+    tgt: float
+    tokens: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +66,14 @@ class Cost:
             "projection": self.tgt_vocab_size * d if c.tie == "none" else 0,
         }
 
-    def flops(self, shape: Shape, *, training: bool = False) -> dict[str, int]:
+    def flops(self, shape: Shape, *, training: bool = False) -> dict[str, float]:
         """Operations by part: of the forward pass, or of it and the backward pass."""
         c, d = self.config, self.config.d_model
         rows, src, tgt = shape.rows, shape.src, shape.tgt
 
-        def attention(n_queries: int, n_keys: int) -> int:  # q and out, k and v; scores, and their sums of v
+        def attention(
+            n_queries: float, n_keys: float
+        ) -> float:  # q and out, k and v; scores, and their sums of v
             return 4 * rows * (n_queries + n_keys) * d * d + 4 * rows * n_queries * n_keys * d
 
         feed_forward = 2 * (self._n_up + 1) * d * c.d_ff * rows
@@ -87,19 +92,19 @@ class Cost:
             found["positions"] += c.n_decoder_layers * self._transformer_xl(rows, tgt, tgt, training)
         return found
 
-    def _transformer_xl(self, rows: int, length: int, n_distances: int, training: bool) -> int:
+    def _transformer_xl(self, rows: float, length: float, n_distances: float, training: bool) -> float:
         """W_kR R for each distance; then u.k for each key, and (q + v).W_kR R for each query and distance."""
         d = self.config.d_model
         projected, met = 2 * n_distances * d * d, 2 * rows * length * (1 + n_distances) * d
         return 2 * projected + 3 * met if training else projected + met
 
-    def sums_and_tanh(self, shape: Shape) -> int:
+    def sums_and_tanh(self, shape: Shape) -> float:
         """Operations of additive scores, forward, that `flops` leaves out; 0 for products, which it counts whole."""
         c, (rows, src, tgt, _) = self.config, shape
         pairs = c.n_encoder_layers * src * src + c.n_decoder_layers * (tgt * tgt + tgt * src)
         return 2 * rows * pairs * c.d_model if c.score == "additive" else 0
 
-    def memory(self, shape: Shape, *, average: bool, width: int, chunk: int) -> dict[str, int]:
+    def memory(self, shape: Shape, *, average: bool, width: int, chunk: int) -> dict[str, float]:
         """Bytes at the end of the forward pass, which is about where a training step needs most.
 
         `average`: whether a moving average of the weights is kept; `width`: bytes of a number in matrix products (4,
@@ -116,7 +121,7 @@ class Cost:
             "loss": 8 * (min(chunk, shape.tokens) * n_words + n_words * d + shape.tokens * d),
         }
 
-    def activations(self, shape: Shape, *, width: int = 4) -> int:
+    def activations(self, shape: Shape, *, width: int = 4) -> float:
         """Bytes that encoder and decoder keep for the backward pass: counted on a CPU, elsewhere much the same."""
         c = self.config
         src, tgt = shape.rows * shape.src, shape.rows * shape.tgt
@@ -155,7 +160,7 @@ class Cost:
         numbers = {"relu": 2 if c.activation_dropout else 1, "gelu": 2, "swiglu": 4}[c.activation]
         return self._residual_bytes(width) + c.d_ff * (width * numbers + (1 if c.activation_dropout else 0))
 
-    def _attention_bytes(self, rows: int, n_queries: int, n_keys: int, width: int, kind: str) -> int:
+    def _attention_bytes(self, rows: float, n_queries: float, n_keys: float, width: int, kind: str) -> float:
         """All rows: q, k, v and the result; and where torch cannot do without, numbers for each pair of tokens."""
         c, position = self.config, None if kind == "cross" else self.config.position.kind
         d, queries, keys, pairs = c.d_model, rows * n_queries, rows * n_keys, rows * n_queries * n_keys
@@ -179,7 +184,7 @@ class Cost:
 def table(cost: Cost, shapes: Sequence[Shape], *, average: bool, width: int, chunk: int) -> str:
     """For people, a dozen lines. `shapes` are an epoch's batches, the longest first; the rest as in `Cost.memory`."""
     parameters = cost.parameters()
-    flops = dict.fromkeys(parameters, 0)
+    flops = dict.fromkeys(parameters, 0.0)
     for shape in shapes:
         for part, n in cost.flops(shape, training=True).items():
             flops[part] += n
@@ -200,8 +205,8 @@ def table(cost: Cost, shapes: Sequence[Shape], *, average: bool, width: int, chu
         lines.append(f"{'not in it: additive sums and tanh':<50}{n_sums / millions:>11.2f}  forward")
     memory = cost.memory(shapes[0], average=average, width=width, chunk=chunk)
     told = ", ".join(f"{what} {size / 1e6:,.0f}" for what, size in memory.items() if size)
-    rows, src, tgt, _ = shapes[0]
+    rows, src, tgt = (round(n, 1) for n in shapes[0][:3])
     lines.append(
-        f"memory {sum(memory.values()) / 1e6:,.0f} MB: {told} (longest batch: {rows} x {src} to {tgt})"
+        f"memory {sum(memory.values()) / 1e6:,.0f} MB: {told} (longest batch: {rows:g} x {src:g} to {tgt:g})"
     )
     return "\n".join(lines)

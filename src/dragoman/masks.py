@@ -22,6 +22,16 @@ def padding_attn_mask(key_padding_mask: Tensor) -> Tensor:
     return ~key_padding_mask[:, None, None, :]
 
 
+def segment_attn_mask(q_segments: Tensor, k_segments: Tensor) -> Tensor:
+    """(B, T_q), (B, T_k) numbers of the pairs packed into a row, 0 = padding -> (B, 1, T_q, T_k) True = may attend.
+
+    Block-diagonal: a token sees those of its own pair, on the same or on the other side. Padding asks everybody, for
+    nobody reads its answer, and one who may look at nothing gets NaN, which spreads in the backward pass.
+    """
+    same = q_segments[:, :, None] == k_segments[:, None, :]
+    return (same | (q_segments == 0)[:, :, None])[:, None]
+
+
 def causal_attn_mask(n_queries: int, n_keys: int, device: torch.device | None = None) -> Tensor:
     """(1, 1, T_q, T_k) True = may attend; the last query sees every key.
 

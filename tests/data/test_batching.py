@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.data.batching import Planner
+from dragoman.data.batching import Planner, first_fit, sorted_rows
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
 
@@ -118,3 +118,111 @@ def test_the_shapes_told_are_those_of_every_epoch(
     assert sorted(told) == sorted([len(b), src[b].max(), tgt[b].max(), tgt[b].sum()] for b in batches)
     longest = [max(src_width, tgt_width) for _, src_width, tgt_width, _ in told]
     assert longest == sorted(longest, reverse=True)
+
+
+def loaded(side: np.ndarray, batch: np.ndarray) -> list[int]:
+    """Tokens in each row of a packed batch."""
+    chosen, rows = batch
+    return np.bincount(rows, side[chosen]).astype(int).tolist()
+
+
+@given(lengths, st.integers(0, 3), st.sampled_from([40, 80, 200]), st.integers(1, 3))
+def test_packed_every_pair_is_in_one_batch_and_no_row_or_batch_exceeds_its_budget(
+    pairs: list[tuple[int, int]], epoch: int, max_tokens: int, world_size: int
+) -> None:
+    src, tgt = sides(pairs)
+    plan = Planner(src, tgt, max_tokens, seed=1, row_tokens=40)
+    batches = plan.epoch(epoch)
+    assert sorted(np.concatenate([chosen for chosen, _ in batches]).tolist()) == list(range(len(pairs)))
+    for batch in batches:
+        assert (np.diff(batch[1], prepend=0) >= 0).all()
+        assert set(batch[1]) == set(range(batch[1].max() + 1))
+        assert max(loaded(src, batch) + loaded(tgt, batch)) <= 40
+        assert (batch[1].max() + 1) * 40 <= max_tokens
+    ranks = [Planner(src, tgt, max_tokens, 1, r, world_size, row_tokens=40) for r in range(world_size)]
+    seen = [chosen.tolist() for rank in ranks for chosen, _ in rank.epoch(epoch)]
+    assert set(itertools.chain(*seen)) == set(range(len(pairs)))
+    assert {len(rank.epoch(epoch)) for rank in ranks} == {ranks[0].batches_per_epoch}
+
+
+@given(lengths, st.integers(0, 3))
+def test_the_shapes_of_packed_batches_are_those_of_every_epoch(
+    pairs: list[tuple[int, int]], epoch: int
+) -> None:
+    src, tgt = sides(pairs)
+    plan = Planner(src, tgt, 120, seed=1, row_tokens=40)
+    found = []
+    for batch in plan.epoch(epoch):
+        n_rows = batch[1].max() + 1
+        found.append([n_rows, max(loaded(src, batch)), max(loaded(tgt, batch)), tgt[batch[0]].sum()])
+    assert sorted(plan.shapes.tolist()) == sorted(found)
+    positions = [rows * (src_width + tgt_width) for rows, src_width, tgt_width, _ in plan.shapes.tolist()]
+    assert positions == sorted(positions, reverse=True)
+    assert plan.padding_share == pytest.approx(1 - (src.sum() + tgt.sum()) / sum(positions))
+
+
+@given(lengths)
+def test_a_single_row_has_no_padding_and_its_shape_is_pairs_of_mean_length(
+    pairs: list[tuple[int, int]],
+) -> None:
+    src, tgt = sides(pairs)
+    plan = Planner(src, tgt, 120, seed=1, row_tokens=120)
+    assert plan.padding_share == 0
+    for (n, src_mean, tgt_mean, tokens), (chosen, rows) in zip(
+        sorted(plan.shapes.tolist()),
+        sorted(plan.epoch(1), key=lambda b: sorted_shape(src, tgt, b)),
+        strict=True,
+    ):
+        assert not rows.any()
+        assert [n, tokens] == [len(chosen), tgt[chosen].sum()]
+        assert [n * src_mean, n * tgt_mean] == pytest.approx([src[chosen].sum(), tgt[chosen].sum()])
+
+
+def sorted_shape(src: np.ndarray, tgt: np.ndarray, batch: np.ndarray) -> list[float]:
+    chosen = batch[0]
+    return [len(chosen), src[chosen].sum() / len(chosen), tgt[chosen].sum() / len(chosen), tgt[chosen].sum()]
+
+
+@given(lengths, st.integers(40, 100))
+def test_bins_are_those_of_first_fit_one_pair_at_a_time(pairs: list[tuple[int, int]], capacity: int) -> None:
+    src, tgt = sides(pairs)
+    order = sorted_rows(src, tgt)
+    free: list[list[int]] = []
+    expected = []
+    for i in order.tolist():
+        size = (int(src[i]), int(tgt[i]))
+        for number, room in enumerate(free):
+            if room[0] >= size[0] and room[1] >= size[1]:
+                break
+        else:
+            number = len(free)
+            free.append([capacity, capacity])
+        free[number] = [free[number][0] - size[0], free[number][1] - size[1]]
+        expected.append(number)
+    assert first_fit(src[order], tgt[order], capacity).tolist() == expected
+
+
+def test_a_pair_longer_than_a_row_has_one_of_its_own() -> None:
+    src, tgt = sides([(3, 3), (500, 2), (3, 3)])
+    batches = Planner(src, tgt, max_tokens=80, seed=1, row_tokens=80).epoch(0)
+    assert sorted(len(rows) for _, rows in batches) == [1, 2]
+
+
+def test_packed_plans_differ_between_epochs_and_seeds_and_repeat_themselves() -> None:
+    src, tgt = corpus(3000)
+
+    def plan(seed: int, epoch: int) -> list[list[list[int]]]:
+        return [batch.tolist() for batch in Planner(src, tgt, 400, seed, row_tokens=200).epoch(epoch)]
+
+    assert plan(1, 5) == plan(1, 5)
+    assert plan(1, 5) != plan(2, 5)
+    first, second = ({tuple(sorted(chosen)) for chosen, _ in plan(1, epoch)} for epoch in (1, 2))
+    assert len(first & second) < 0.2 * len(first)
+
+
+@pytest.mark.parametrize("row_tokens", [256, 4096])
+def test_packing_leaves_less_padding_where_a_corpus_is_small(row_tokens: int) -> None:
+    src, tgt = corpus(3000)
+    padded, packed = (Planner(src, tgt, 4096, 1, row_tokens=n) for n in (0, row_tokens))
+    assert packed.padding_share < padded.padding_share / 2
+    assert packed.batches_per_epoch <= padded.batches_per_epoch

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data.collate import collate, rectangle
+from dragoman.data.collate import collate, pack, rectangle
 from dragoman.special import BOS, EOS, PAD
 
 rows = st.lists(st.lists(st.integers(4, 99), max_size=9), min_size=1, max_size=6)
@@ -62,7 +62,43 @@ def test_moving_a_batch_moves_every_tensor_and_keeps_the_counts() -> None:
     batch = collate([[5, 6], [7]], [[8], [9, 10, 11]])
     moved = batch.to("meta")
     tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
-    assert len(tensors) == 5
+    assert len(tensors) == 6
     assert all(tensor.is_meta for tensor in tensors)
     assert (moved.n_tokens, moved.padding_share) == (batch.n_tokens, batch.padding_share)
     assert not batch.src.is_meta
+
+
+@given(rows, st.data())
+def test_every_pair_can_be_read_back_from_a_packed_batch(ids: list[list[int]], data: st.DataObject) -> None:
+    padded = collate(ids, ids[::-1])
+    steps = data.draw(st.lists(st.integers(0, 1), min_size=len(ids) - 1, max_size=len(ids) - 1))
+    where = np.cumsum([0, *steps])
+    packed = pack(padded, where)
+    assert packed.src_segments is not None
+    assert packed.tgt_segments is not None
+    numbers = [int((where[:i] == row).sum()) + 1 for i, row in enumerate(where)]  # of each pair in its row
+    for i, (row, number) in enumerate(zip(where.tolist(), numbers, strict=True)):
+        src, tgt = packed.src_segments[row] == number, packed.tgt_segments[row] == number
+        assert packed.src[row, src].tolist() == [*ids[i], EOS]
+        assert packed.tgt_in[row, tgt].tolist() == [BOS, *ids[-1 - i]]
+        assert packed.tgt_out[row, tgt].tolist() == [*ids[-1 - i], EOS]
+        assert packed.src_positions[row, src].tolist() == list(range(len(ids[i]) + 1))
+        assert packed.tgt_positions[row, tgt].tolist() == list(range(len(ids[-1 - i]) + 1))
+    assert (packed.n_tokens, len(packed)) == (padded.n_tokens, len(padded))
+    assert torch.equal(packed.src_segments == 0, packed.src_key_padding_mask)
+    assert (packed.src[packed.src_key_padding_mask] == PAD).all()
+    assert packed.longest >= 1 + max(map(len, ids))
+
+
+@given(rows)
+def test_all_pairs_in_one_row_leave_no_padding_and_say_where_each_begins(ids: list[list[int]]) -> None:
+    packed = pack(collate(ids, ids[::-1]), np.zeros(len(ids), np.int64))
+    assert packed.padding_share == 0
+    assert packed.src_starts.tolist() == np.cumsum([0, *(len(row) + 1 for row in ids)]).tolist()
+    assert packed.tgt_starts.tolist() == np.cumsum([0, *(len(row) + 1 for row in ids[::-1])]).tolist()
+
+
+@given(rows)
+def test_places_are_those_of_the_real_targets(ids: list[list[int]]) -> None:
+    batch = collate(ids, ids)
+    assert torch.equal(batch.tgt_out.flatten()[batch.places], batch.tgt_out[~batch.tgt_key_padding_mask])

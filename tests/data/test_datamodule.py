@@ -16,6 +16,7 @@ from dragoman.data.corpus import CorpusConfig
 from dragoman.data.datamodule import DataConfig, TranslationData
 from dragoman.data.tokenizer import TokenizerConfig
 from dragoman.errors import UserError
+from dragoman.special import EOS
 
 Prepare = Callable[..., TranslationData]
 CORPORA = os.environ.get("DRAGOMAN_DATA", "")  # read before conftest hides it from the tests
@@ -47,14 +48,17 @@ def sentences(data: TranslationData, batches: list[Batch]) -> Counter[str]:
     return Counter(data.src_tokenizer.decode(row.tolist()) for batch in batches for row in batch.src)
 
 
+@pytest.mark.parametrize("packing", ["off", "rows", "flat"])
 @pytest.mark.parametrize("sampling", [0.0, 0.2])
-def test_the_stream_continues_anywhere_as_if_it_had_never_stopped(small: Prepare, sampling: float) -> None:
+def test_the_stream_continues_anywhere_as_if_it_had_never_stopped(
+    small: Prepare, sampling: float, packing: str
+) -> None:
     tokenizer = TokenizerConfig(vocab_size=340, sampling=sampling)
-    data = small(tokenizer=tokenizer)
+    data = small(tokenizer=tokenizer, packing=packing)
     per_epoch = data.batches_per_epoch
     whole = first(data, 2 * per_epoch + 5)
     for consumed in (1, per_epoch - 1, per_epoch, per_epoch + 3, 2 * per_epoch):
-        resumed = small(tokenizer=tokenizer)
+        resumed = small(tokenizer=tokenizer, packing=packing)
         resumed.load_state_dict(data.state_dict() | {"consumed": consumed})
         assert equal(first(resumed, len(whole) - consumed), whole[consumed:])
 
@@ -294,3 +298,29 @@ def test_tatoeba_pads_at_most_eight_percent(prepared: Prepare) -> None:
     longest = max(max(batch.src.shape[1], batch.tgt_in.shape[1]) for batch in batches)
     assert max(batches[0].src.shape[1], batches[0].tgt_in.shape[1]) == longest
     assert max(len(pair.references) for pair in data.test) > 1
+
+
+@pytest.mark.parametrize("packing", ["rows", "flat"])
+def test_a_packed_epoch_shows_the_pairs_of_a_padded_one_in_both_directions_too(
+    small: Prepare, packing: str
+) -> None:
+    def pairs(**options: object) -> tuple[Counter[str], TranslationData]:
+        data = small(tokenizer=TokenizerConfig(vocab_size=342), max_tokens=600, **options)
+        seen: Counter[str] = Counter()
+        for batch in first(data, data.batches_per_epoch):
+            src, tgt = (side.flatten().tolist() for side in (batch.src, batch.tgt_out))
+            for side, tokenizer in ((src, data.src_tokenizer), (tgt, data.tgt_tokenizer)):
+                ends = [i for i, piece in enumerate(side) if piece == EOS]
+                for start, stop in itertools.pairwise([-1, *ends]):
+                    seen[tokenizer.decode(side[start + 1 : stop])] += 1
+        return seen, data
+
+    both = ["zh_en", "en_zh"]
+    padded, _ = pairs(directions=both, packing="off")
+    packed, data = pairs(directions=both, packing=packing)
+    assert packed == padded
+    batches = first(data, data.batches_per_epoch)
+    positions = [batch.src.numel() + batch.tgt_out.numel() for batch in batches]
+    padding = sum(batch.padding_share * n for batch, n in zip(batches, positions, strict=True))
+    assert data.padding_share == pytest.approx(padding / sum(positions))
+    assert max(batch.n_tokens for batch in batches) <= 600

@@ -113,8 +113,11 @@ class TranslationData(LightningDataModule):
         return self._planner.padding_share
 
     @property
-    def batch_shapes(self) -> list[list[int]]:
-        """Of each batch of an epoch, the longest first: rows, positions of src and of tgt, tokens of tgt."""
+    def batch_shapes(self) -> list[list[float]]:
+        """Of each batch of an epoch, the longest first: rows, positions of src and of tgt, tokens of tgt.
+
+        With data.packing=flat: pairs and their mean lengths, since no pair sees another.
+        """
         return self._planner.shapes.tolist()
 
     def train_dataloader(self) -> BatchStream:
@@ -190,7 +193,15 @@ class TranslationData(LightningDataModule):
             src = np.concatenate(sides[:n_directions]) + n_tags
             tgt = np.concatenate(sides[::-1][:n_directions])
             rank, world_size = place
-            self._planners[place] = Planner(src, tgt, self.config.max_tokens, self.seed, rank, world_size)
+            self._planners[place] = Planner(
+                src,
+                tgt,
+                self.config.max_tokens,
+                self.seed,
+                rank,
+                world_size,
+                row_tokens=self.config.row_tokens,
+            )
         return self._planners[place]
 
     @cached_property

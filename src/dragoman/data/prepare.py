@@ -35,11 +35,20 @@ FORMAT = 2  # of the folders in the cache; raised when the code that fills them 
 DISK_FACTOR = 3.5
 SCRIPTS = ("keep", "hans", "hant")
 LEAKS = ("pair", "sentence")
+PACKINGS = ("auto", "off", "rows", "flat")
+PACKED_ROW = 256  # tokens of each side; longer where sentences may be longer
 
 
 @dataclass(kw_only=True)
 class DataConfig:
-    """Which corpora, how they are cleaned, and how they become batches."""
+    """Which corpora, how they are cleaned, and how they become batches.
+
+    packing: how many pairs a row of a training batch holds. "off": one, padded to the longest. "rows": as many as fit
+    into 256 tokens, kept apart by masks, on any device and for any model. "flat": all of them in one row, no padding,
+    by attention of variable length, which takes CUDA, bf16 or fp16 and a model without biases on its scores. The loss
+    is the same. "auto": flat where it can be done (tried at the start), else off. Measured is the padding it saves
+    (batching.py) and that masked rows are no gain on a CPU; no GPU was there to measure on: scripts/bench_gpu.sh.
+    """
 
     src: str = "zh"  # language codes: column names, and which script a sentence must be in
     tgt: str = "en"
@@ -57,11 +66,14 @@ class DataConfig:
     test_size: int = 1000
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     max_tokens: int = 4096  # per batch: the larger of rows x longest source and rows x longest target
+    packing: str = "auto"  # auto, off, rows or flat: see above
     workers: int = 0  # processes that collate; they change nothing but speed
     cache: str = "data/cache"
 
     def __post_init__(self) -> None:
-        for key, value, choices in (("script", self.script, SCRIPTS), ("leak", self.leak, LEAKS)):
+        for key, value, choices in (
+            ("script", self.script, SCRIPTS), ("leak", self.leak, LEAKS), ("packing", self.packing, PACKINGS),
+        ):  # fmt: skip
             if value not in choices:
                 raise UserError(
                     f"data.{key} is '{value}'{suggest(value, choices)}; choose from {', '.join(choices)}"
@@ -93,6 +105,12 @@ class DataConfig:
     def longest(self) -> int:
         """The most ids of a sentence: its pieces, <EOS> and, for a model of both directions, the tag."""
         return self.max_length + len(self.every_direction)
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of either side in a row of several pairs; 0: a pair a row, as where nobody has decided "auto"."""
+        rows = min(self.max_tokens, max(PACKED_ROW, self.longest))
+        return {"rows": rows, "flat": self.max_tokens}.get(self.packing, 0)
 
 
 @dataclass(kw_only=True)

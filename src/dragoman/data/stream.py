@@ -16,11 +16,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dragoman.data.batching import Planner
-from dragoman.data.collate import Batch, batch_of, flatten, rectangle
+from dragoman.data.collate import Batch, batch_of, flatten, pack, rectangle
 from dragoman.data.store import Ragged, Texts
 from dragoman.data.tokenizer import Tokenizer
 
-Ticket = tuple[int, np.ndarray]  # the number of a batch in its run, and its rows
+Ticket = tuple[int, np.ndarray]  # the number of a batch in its run, and what Planner.epoch says of it
 
 
 @dataclass(kw_only=True)
@@ -58,6 +58,8 @@ class Gather(Dataset[Batch]):
     def __getitem__(self, ticket: Ticket) -> Batch:
         """The plan counts every pair once per direction: the whole index forwards, then perhaps backwards."""
         number, planned = ticket
+        if planned.ndim == 2:
+            return pack(self[number, planned[0]], planned[1])
         turn, place = np.divmod(planned, len(self.index))
         rows = self.index[place]
         sides = self._sampled(number, rows) if self.sampling else self._stored(rows)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from dragoman.masks import causal_attn_mask
 from dragoman.model.cache import KeyValues
 from dragoman.model.position import Position
+from dragoman.model.varlen import Paired, attend_runs
 
 
 class Dot(nn.Module):
@@ -80,13 +81,14 @@ class Attention(nn.Module):
         self,
         query: Tensor,
         key_value: Tensor,
-        attn_mask: Tensor | None = None,
+        attn_mask: Tensor | Paired | None = None,
         *,
         causal: bool = False,
         positions: Tensor | None = None,
         cache: KeyValues | None = None,
     ) -> Tensor:
-        """attn_mask broadcastable to (B, H, T_q, T_k), True = may attend; `causal` hides later keys."""
+        """attn_mask broadcastable to (B, H, T_q, T_k), True = may attend, or the same said as pairs of runs (see
+        varlen.py); `causal` hides later keys."""
         q, k, v, bias = self._project(query, key_value, positions, cache)
         mixed = self._attend(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
         return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T_q, D)
@@ -131,9 +133,20 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.n_heads, self.d_head)).transpose(1, 2)  # (B, T, D) -> (B, H, T, d)
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        attn_mask: Tensor | Paired | None,
+        causal: bool,
     ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
+        if isinstance(attn_mask, Paired):
+            assert isinstance(self.score, Dot)
+            assert bias is None  # varlen.refusal was asked before
+            assert not dropout
+            return attend_runs(q, k, v, attn_mask, causal=causal, scale=self.score.scale)
         if not isinstance(self.score, Dot):
             return F.dropout(self._weights(q, k, bias, attn_mask, causal), dropout).to(v.dtype) @ v
         if causal and (attn_mask is not None or bias is not None or q.size(2) != k.size(2)):

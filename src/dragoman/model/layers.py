@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from dragoman.model.attention import Attention
 from dragoman.model.cache import KeyValues
 from dragoman.model.dropout import Dropout
+from dragoman.model.varlen import Paired
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swiglu": F.silu}
 
@@ -60,7 +61,7 @@ class EncoderLayer(nn.Module):
         self.self_attention, self.feed_forward = attention, feed_forward
         self.residuals = nn.ModuleList(residuals)
 
-    def forward(self, x: Tensor, attn_mask: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Tensor | Paired, positions: Tensor) -> Tensor:
         x = self.residuals[0](x, lambda y: self.self_attention(y, y, attn_mask, positions=positions))
         return self.residuals[1](x, self.feed_forward)
 
@@ -84,15 +85,17 @@ class DecoderLayer(nn.Module):
         self,
         x: Tensor,
         memory: Tensor,
-        memory_attn_mask: Tensor,
+        memory_attn_mask: Tensor | Paired,
         positions: Tensor,
         *,
+        attn_mask: Tensor | Paired | None = None,
         own: KeyValues | None = None,
         cross: KeyValues | None = None,
     ) -> Tensor:
-        """No target padding mask: padding stands at the right, where the causal mask already hides it."""
+        """No target padding mask: padding stands at the right, where the causal mask already hides it. `attn_mask`
+        is for pairs packed into one row."""
         x = self.residuals[0](
-            x, lambda y: self.self_attention(y, y, causal=True, positions=positions, cache=own)
+            x, lambda y: self.self_attention(y, y, attn_mask, causal=True, positions=positions, cache=own)
         )
         x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, memory_attn_mask, cache=cross))
         return self.residuals[2](x, self.feed_forward)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.errors import UserError, suggest
-from dragoman.masks import padding_attn_mask
+from dragoman.masks import padding_attn_mask, segment_attn_mask
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.cache import DecoderCache
 from dragoman.model.dropout import Dropout
@@ -35,6 +35,7 @@ from dragoman.model.layers import (
     Residual,
 )
 from dragoman.model.position import POSITIONS, Position, PositionConfig
+from dragoman.model.varlen import Paired, Runs
 
 CHOICES = {"score": tuple(SCORES), "activation": tuple(ACTIVATIONS), "norm": ("pre", "post")}
 CHOICES |= {"tie": ("none", "tgt", "all"), "normalization": tuple(NORMALIZATIONS)}
@@ -159,11 +160,22 @@ class Transformer(nn.Module):
         """How many tokens, BOS or EOS included, a sentence may have on either side; None: as many as fit."""
         return self.config.position.limit
 
-    def encode(self, src: Tensor, src_key_padding_mask: Tensor, *, positions: Tensor | None = None) -> Tensor:
-        """src (B, S) ids, src_key_padding_mask (B, S) True = padding -> memory (B, S, D)."""
+    def encode(
+        self,
+        src: Tensor,
+        src_key_padding_mask: Tensor,
+        *,
+        positions: Tensor | None = None,
+        segments: Tensor | Runs | None = None,
+    ) -> Tensor:
+        """src (B, S) ids, src_key_padding_mask (B, S) True = padding -> memory (B, S, D).
+
+        Where a row holds several pairs, `positions` (B, S) begin again with each, and `segments` say which token
+        belongs to which: (B, S) numbers, 0 = padding, or the runs of a single row.
+        """
         if positions is None:
             positions = torch.arange(src.size(1), device=src.device)
-        attn_mask = padding_attn_mask(src_key_padding_mask)
+        attn_mask = _who_sees_whom(segments, segments, src_key_padding_mask)
         x = self.dropout(self.encoder_position.embed(self.src_embedding(src), positions))
         for layer in self.encoder:
             x = layer(x, attn_mask, positions)
@@ -190,19 +202,37 @@ class Transformer(nn.Module):
         memory_key_padding_mask: Tensor,
         *,
         positions: Tensor | None = None,
+        segments: Tensor | Runs | None = None,
+        memory_segments: Tensor | Runs | None = None,
         cache: DecoderCache | None = None,
     ) -> Tensor:
-        """`decode` up to the projection: (B, T) -> (B, T, D). The training loss projects these in chunks."""
+        """`decode` up to the projection: (B, T) -> (B, T, D). The training loss projects these in chunks.
+
+        `segments` and `memory_segments` as in `encode`: a pair of the target sees its own source and no other.
+        """
         if positions is None:
             start = 0 if cache is None else cache.length
             positions = torch.arange(start, start + tgt.size(1), device=tgt.device)
-        attn_mask = padding_attn_mask(memory_key_padding_mask)
+        own_mask = None if segments is None else _who_sees_whom(segments, segments, memory_key_padding_mask)
+        attn_mask = _who_sees_whom(segments, memory_segments, memory_key_padding_mask)
         x = self.dropout(self.decoder_position.embed(self.tgt_embedding(tgt), positions))
         for n, layer in enumerate(self.decoder):
             own, cross = (None, None) if cache is None else (cache.own[n], cache.cross[n])
-            x = layer(x, memory, attn_mask, positions, own=own, cross=cross)
+            x = layer(x, memory, attn_mask, positions, attn_mask=own_mask, own=own, cross=cross)
         return self.decoder_norm(x)
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_key_padding_mask: Tensor) -> Tensor:
         """Teacher forcing: src (B, S), tgt_in (B, T) = BOS y1 .. yn -> logits (B, T, V) for y1 .. yn EOS."""
         return self.decode(tgt_in, self.encode(src, src_key_padding_mask), src_key_padding_mask)
+
+
+def _who_sees_whom(
+    q_segments: Tensor | Runs | None, k_segments: Tensor | Runs | None, key_padding_mask: Tensor
+) -> Tensor | Paired:
+    """What attention takes for its mask: by padding where a row is a sentence, else by segments."""
+    if isinstance(q_segments, Tensor) and isinstance(k_segments, Tensor):
+        return segment_attn_mask(q_segments, k_segments)
+    if isinstance(q_segments, Runs) and isinstance(k_segments, Runs):
+        return Paired(q_segments, k_segments)
+    assert q_segments is k_segments is None, "both sides are packed, in the same way, or neither is"
+    return padding_attn_mask(key_padding_mask)

@@ -15,6 +15,7 @@ from dragoman.training.module import TranslationModule
 log = logging.getLogger(__name__)
 
 PLAIN_SECONDS = 30.0  # between two lines where there is no terminal to redraw
+BAR_SECONDS = 0.5  # between two redrawings: asking a GPU for the loss makes the CPU wait for it
 
 
 class Clock:
@@ -49,7 +50,7 @@ class Progress(Callback):
         self.clock.start()
         if trainer.is_global_zero:
             self.first_step, self.first_seconds = trainer.global_step, self.clock.seconds
-            self.line_at = time.monotonic()
+            self.told_at = time.monotonic()
             self.bar = tqdm(
                 total=1000,
                 disable=not sys.stderr.isatty(),
@@ -61,8 +62,10 @@ class Progress(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, TranslationModule)
-        if self.bar is None or not pl_module.measured:
+        pause = PLAIN_SECONDS if self.bar is None or self.bar.disable else BAR_SECONDS
+        if self.bar is None or time.monotonic() - self.told_at < pause or not pl_module.measured:
             return
+        self.told_at = time.monotonic()
         step, seconds = trainer.global_step, self.clock.seconds
         pace = (seconds - self.first_seconds) / max(
             1, step - self.first_step
@@ -76,8 +79,7 @@ class Progress(Callback):
         text = f"step {step} of {self.max_steps}  loss {loss:.3f}  {self.rate:,.0f} tokens/s  {_clock(left)} left"
         self.bar.n = int(1000 * min(1.0, share))
         self.bar.set_postfix_str(text)
-        if self.bar.disable and time.monotonic() - self.line_at > PLAIN_SECONDS:
-            self.line_at = time.monotonic()
+        if self.bar.disable:
             print(text, file=sys.stderr, flush=True)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -120,11 +122,10 @@ class Curves(Callback):
         self.padding += batch.padding_share
         self.batches += 1
         at_step = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if not at_step or trainer.global_step % self.log_every or not pl_module.measured:
+        if not at_step or trainer.global_step % self.log_every or not (measured := pl_module.measured):
             return
         if self.begun is not None:
             self.seconds += time.monotonic() - self.begun
-        measured = pl_module.measured
         self.progress.rate = self.tokens / max(1e-9, self.seconds)
         if trainer.is_global_zero and trainer.logger is not None:
             values = {

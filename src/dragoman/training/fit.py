@@ -34,6 +34,7 @@ from dragoman.training.machine import (
     precision_for,
 )
 from dragoman.training.module import TranslationModule
+from dragoman.training.packing import packing_for
 from dragoman.training.pretrained import check_vectors, start_from_vectors
 from dragoman.training.quality import Quality
 from dragoman.training.run import already_done, flatten, lock, open_run, plain, quiet, write_json
@@ -115,7 +116,8 @@ def resolved(config: "Config") -> "Config":
     accelerator = accelerator_for(config.trainer.accelerator, config.trainer.devices)
     precision = precision_for(config.trainer.precision, accelerator)
     trainer = dataclasses.replace(config.trainer, accelerator=accelerator, precision=precision)
-    return dataclasses.replace(config, trainer=trainer)
+    data = dataclasses.replace(config.data, packing=packing_for(config, accelerator, precision))
+    return dataclasses.replace(config, trainer=trainer, data=data)
 
 
 def _fit(config: "Config", run_dir: Path) -> Path:

@@ -18,6 +18,7 @@ from dragoman.data.collate import Batch
 from dragoman.errors import UserError, suggest
 from dragoman.model.transformer import Transformer
 from dragoman.training.loss import projected_loss
+from dragoman.training.packing import segments_of
 from dragoman.training.schedule import SCHEDULES, learning_rate
 
 MONITORS = ("bleu", "chrf", "loss")
@@ -84,9 +85,7 @@ class TranslationModule(LightningModule):
         self.tokens = 0  # target tokens of the running optimizer step, on this device
         self.loss_sum: float | Tensor = 0.0
         self.nll_sum: float | Tensor = 0.0
-        self.measured: dict[
-            str, float
-        ] = {}  # of the last optimizer step: loss, nll, tokens, gradient_norm, lr
+        self._last: tuple[Tensor, float] | None = None  # what `measured` tells, still on the device
         self._states: Callable[[Batch], Tensor] = (
             torch.compile(self._teach, dynamic=True) if compile else self._teach
         )
@@ -98,15 +97,38 @@ class TranslationModule(LightningModule):
 
     def _teach(self, batch: Batch, model: Transformer | None = None) -> Tensor:
         model = model or self.model
-        memory = model.encode(batch.src, batch.src_key_padding_mask)
-        states = model.states(batch.tgt_in, memory, batch.src_key_padding_mask)  # (B, T, D)
-        return states[~batch.tgt_key_padding_mask]  # (tokens, D): padding has no loss
+        src, tgt = segments_of(batch)
+        memory = model.encode(
+            batch.src, batch.src_key_padding_mask, positions=batch.src_positions, segments=src
+        )
+        states = model.states(
+            batch.tgt_in,
+            memory,
+            batch.src_key_padding_mask,
+            positions=batch.tgt_positions,
+            segments=tgt,
+            memory_segments=src,
+        )  # (B, T, D)
+        # (tokens, D): padding has no loss. By places, for to count what a mask selects the CPU would wait for the GPU.
+        return states.flatten(0, 1).index_select(0, batch.places)
 
     def _loss(
         self, batch: Batch, states: Tensor, model: Transformer, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        targets = batch.tgt_out[~batch.tgt_key_padding_mask]
+        targets = batch.tgt_out.flatten().index_select(0, batch.places)
         return projected_loss(states, model.projection.weight, targets, label_smoothing=label_smoothing)
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """Of the last optimizer step: loss, nll, tokens, gradient_norm, lr. Asking waits for the device to have it."""
+        if self._last is None:
+            return {}
+        tokens, loss, nll, norm = self._last[0].tolist()
+        found = {"loss": loss / tokens, "nll": nll / tokens, "tokens": tokens, "lr": self._last[1]}
+        return found | {"gradient_norm": norm}
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        return batch.to(device, non_blocking=True)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         loss, nll = self._loss(batch, self._states(batch), self.model, self.config.label_smoothing)
@@ -116,13 +138,15 @@ class TranslationModule(LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide by the tokens of the whole step, clip, set the learning rate."""
-        sums = torch.tensor(
-            [self.tokens, float(self.loss_sum), float(self.nll_sum)], dtype=torch.float64
-        )  # float64 on the CPU: mps has none
+        """Divide by the tokens of the whole step, clip, set the learning rate. Waits for nothing on the device."""
+        assert isinstance(self.loss_sum, Tensor)
+        assert isinstance(self.nll_sum, Tensor)
+        counted = torch.full((), float(self.tokens), device=self.loss_sum.device)
+        sums = torch.stack([counted, self.loss_sum, self.nll_sum])
+        tokens: float | Tensor = self.tokens
         if self.trainer.world_size > 1:
-            sums = self.trainer.strategy.reduce(sums.float().to(self.device), reduce_op="sum")
-        tokens, loss, nll = sums.tolist()
+            sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
+            tokens = sums[0]
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         torch._foreach_mul_(gradients, self.config.accumulate * self.trainer.world_size / tokens)
         norm = torch.nn.utils.get_total_norm(gradients)
@@ -131,8 +155,7 @@ class TranslationModule(LightningModule):
         lr = self.learning_rate(self.trainer.global_step + 1)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        self.measured = {"loss": loss / tokens, "nll": nll / tokens, "tokens": tokens, "lr": lr}
-        self.measured["gradient_norm"] = float(norm)
+        self._last = torch.cat([sums, norm[None].to(sums)]), lr
         self.tokens, self.loss_sum, self.nll_sum = 0, 0.0, 0.0
 
     def learning_rate(self, step: int) -> float:

@@ -118,7 +118,9 @@ class _Stopwatch(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self.tokens += batch.n_tokens * trainer.world_size
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:  # every step waits for its gradient's norm
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            if batch.src.is_cuda:  # its steps are only begun yet
+                torch.cuda.synchronize()
             now = time.monotonic()
             self.steps.append((now - self.since, self.tokens))
             self.since, self.tokens = now, 0

@@ -33,6 +33,9 @@ MAY_CHANGE = {
 _TOLD: dict[str, Any] = {"step": int, "seconds": (int, float), "finished": str, "data": str}
 _TOLD["average"] = (dict, type(None))
 
+# What was done before there was such a setting, where that is not its default.
+BEFORE = {"data.packing": "off"}
+
 
 def lock(run_dir: Path) -> contextlib.AbstractContextManager[object]:
     """Held while training, by the first process of a run: two runs in one folder would spoil each other."""
@@ -63,7 +66,9 @@ def open_run(config: "Config", run_dir: Path) -> dict[str, Any]:
         raise UserError(f"{run_dir} is not empty and is not a run of ours: choose another name (name=...)")
     if old is not None and (metrics.exists() or (run_dir / "last.ckpt").exists()):
         # A setting younger than the run defaults to what was done before there was such a setting.
-        _refuse_changes(flatten(plain(type(config)())) | flatten(old), flatten(plain(config)), run_dir)
+        _refuse_changes(
+            flatten(plain(type(config)())) | BEFORE | flatten(old), flatten(plain(config)), run_dir
+        )
     elif old is not None:  # it never came to training, so there is nothing that a change could spoil
         (run_dir / "data.json").unlink(missing_ok=True)
     run_dir.mkdir(parents=True, exist_ok=True)
