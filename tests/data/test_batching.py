@@ -191,11 +191,9 @@ def test_bins_are_those_of_first_fit_one_pair_at_a_time(pairs: list[tuple[int, i
     expected = []
     for i in order.tolist():
         size = (int(src[i]), int(tgt[i]))
-        for number, room in enumerate(free):
-            if room[0] >= size[0] and room[1] >= size[1]:
-                break
-        else:
-            number = len(free)
+        fits = (n for n, room in enumerate(free) if room[0] >= size[0] and room[1] >= size[1])
+        number = next(fits, len(free))
+        if number == len(free):
             free.append([capacity, capacity])
         free[number] = [free[number][0] - size[0], free[number][1] - size[1]]
         expected.append(number)

@@ -113,6 +113,13 @@ class TranslationData(LightningDataModule):
         return self._planner.padding_share
 
     @property
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of source and target of each pair of an epoch, in every direction, as the model sees them."""
+        sides = [side.lengths()[self._index] + 1 for side in self._ids]  # <EOS>, or <BOS>
+        n_directions, n_tags = self._tags.shape
+        return np.concatenate(sides[:n_directions]) + n_tags, np.concatenate(sides[::-1][:n_directions])
+
+    @property
     def batch_shapes(self) -> list[list[float]]:
         """Of each batch of an epoch, the longest first: rows, positions of src and of tgt, tokens of tgt.
 
@@ -188,10 +195,7 @@ class TranslationData(LightningDataModule):
     def _planner(self) -> Planner:
         place = self._place  # known only once a trainer is attached
         if place not in self._planners:
-            sides = [side.lengths()[self._index] + 1 for side in self._ids]  # <EOS>, or <BOS>
-            n_directions, n_tags = self._tags.shape
-            src = np.concatenate(sides[:n_directions]) + n_tags
-            tgt = np.concatenate(sides[::-1][:n_directions])
+            src, tgt = self.lengths
             rank, world_size = place
             self._planners[place] = Planner(
                 src,
