@@ -263,7 +263,7 @@ class Profile(Callback):
 
     def __init__(self, asked: Measured) -> None:
         self.asked = asked
-        self.steps = self.tokens = self.flops = 0
+        self.steps, self.tokens, self.flops = 0, 0, 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TranslationModule)

@@ -34,7 +34,12 @@ def source_of_the_neighbour(batch: Batch) -> Batch:
 
 @pytest.mark.parametrize(
     ("spoil", "right"),
-    [(lambda batch: batch, True), (no_masks, False), (positions_go_on, False), (source_of_the_neighbour, False)],
+    [
+        (lambda batch: batch, True),
+        (no_masks, False),
+        (positions_go_on, False),
+        (source_of_the_neighbour, False),
+    ],
 )
 def test_packing_that_computes_something_else_is_not_measured(
     spoil: Callable[[Batch], Batch], right: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
