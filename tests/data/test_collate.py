@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data.collate import collate, pack, rectangle
+from dragoman.data.collate import collate, pack, pairs_of, rectangle
 from dragoman.special import BOS, EOS, PAD
 
 rows = st.lists(st.lists(st.integers(4, 99), max_size=9), min_size=1, max_size=6)
@@ -102,3 +102,11 @@ def test_all_pairs_in_one_row_leave_no_padding_and_say_where_each_begins(ids: li
 def test_places_are_those_of_the_real_targets(ids: list[list[int]]) -> None:
     batch = collate(ids, ids)
     assert torch.equal(batch.tgt_out.flatten()[batch.places], batch.tgt_out[~batch.tgt_key_padding_mask])
+
+
+@given(rows)
+def test_the_pairs_of_a_batch_are_those_it_was_made_of(ids: list[list[int]]) -> None:
+    pairs = list(zip(ids, ids[::-1], strict=True))
+    batch = collate(ids, ids[::-1])
+    assert pairs_of(batch) == pairs
+    assert pairs_of(pack(batch, np.arange(len(ids)) // 2)) == pairs

@@ -170,6 +170,26 @@ def _rectangle_of(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray
     return rectangle(values, starts, lengths, int(lengths.max()) + 1), lengths
 
 
+def pairs_of(batch: Batch) -> list[tuple[list[int], list[int]]]:
+    """The (source ids, target ids) that a batch was made of, without special ids, in its order."""
+    sides = [
+        _sentences(ids[~padding].tolist())
+        for ids, padding in (
+            (batch.src, batch.src_key_padding_mask),
+            (batch.tgt_out, batch.tgt_key_padding_mask),
+        )
+    ]
+    return list(zip(*sides, strict=True))
+
+
+def _sentences(ids: list[int]) -> list[list[int]]:
+    """Every sentence ends in <EOS>, however many stand in a row."""
+    found: list[list[int]] = [[]]
+    for i in ids:
+        found[-1].append(i) if i != EOS else found.append([])
+    return found[:-1]
+
+
 def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     """All ids in one int64 array, and the length of each row."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))

@@ -193,6 +193,7 @@ class Keeper(Callback):
         assert isinstance(pl_module, TranslationModule)
         if trainer.should_stop and not self.finished:
             self.finished = "early stopping"
+        pl_module.refuse_broken_weights()  # before any of them is kept
         self.quality.history[-1]["seconds"] = round(self.clock.seconds)
         if trainer.is_global_zero:
             self._snapshot(pl_module.best_model, trainer.global_step)
@@ -208,6 +209,8 @@ class Keeper(Callback):
         return seen if trainer.world_size == 1 else trainer.strategy.broadcast(seen)
 
     def _save(self, trainer: Trainer) -> None:
+        assert isinstance(trainer.lightning_module, TranslationModule)
+        trainer.lightning_module.refuse_broken_weights()
         self._states = [random_states()]
         if trainer.world_size > 1:
             self._states *= trainer.world_size

@@ -172,6 +172,7 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
     write_json(run_dir / "metrics.json", metrics)  # from here on the run is one of this configuration
     clock = Clock()
     progress = Progress(clock, max_steps=config.trainer.max_steps, max_seconds=config.trainer.max_seconds)
+    module.say = progress.say
     quality = Quality(
         data,
         monitor=config.training.monitor,
@@ -187,6 +188,7 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
             "validations": quality.history,
             "average": quality.average,
             "train": module.measured,
+            "skipped": module.skipped,
         }
         write_json(run_dir / "metrics.json", metrics | news | best)
 

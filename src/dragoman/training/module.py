@@ -3,12 +3,18 @@
 The loss is per target token over everything one optimizer step saw: all its micro-batches, on all devices. Lightning
 averages over micro-batches and DDP over devices, which would weigh a short batch like a long one; so the step
 back-propagates sums, and the gradients are divided by the true number of tokens just before they are used.
+
+Because sums add up, a step can be taken in any number of pieces: where there is no memory for a batch it is halved
+until there is, and the step remains the same. A step without a finite gradient changes nothing: it is skipped and
+counted, and too many in a row end the run.
 """
 
 import copy
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import torch
 from lightning.pytorch import LightningModule
@@ -17,11 +23,15 @@ from torch import Tensor
 from dragoman.data.collate import Batch
 from dragoman.errors import UserError, suggest
 from dragoman.model.transformer import Transformer
+from dragoman.training.faults import diagnose, halves, out_of_memory
 from dragoman.training.loss import projected_loss
 from dragoman.training.packing import segments_of
 from dragoman.training.schedule import SCHEDULES, learning_rate
 
+log = logging.getLogger(__name__)
+
 MONITORS = ("bleu", "chrf", "loss")
+LOOK_EVERY = 16  # steps between two looks at what a GPU has skipped: asking makes the CPU wait for it
 
 
 @dataclass(kw_only=True)
@@ -31,6 +41,7 @@ class TrainingConfig:
     ema: validate and ship an exponential moving average of the weights with this decay (0 = off).
     average_last: when done, also try the mean of the last k snapshots (0 = off).
     monitor: what "best" means on the validation set; patience: stop after so many validations without a better one.
+    max_skipped: end the run when so many steps in a row had no finite gradient.
     """
 
     lr: float = 1e-3
@@ -46,6 +57,7 @@ class TrainingConfig:
     average_last: int = 0
     monitor: str = "bleu"
     patience: int = 0
+    max_skipped: int = 10
 
     def __post_init__(self) -> None:
         for key, choices in (("schedule", tuple(SCHEDULES)), ("monitor", MONITORS)):
@@ -66,10 +78,9 @@ class TrainingConfig:
         ):
             if getattr(self, key) < least:
                 raise UserError(f"training.{key}={getattr(self, key)}: must not be negative")
-        if self.accumulate < 1:
-            raise UserError(
-                f"training.accumulate={self.accumulate}: must be at least 1 (1 = no accumulation)"
-            )
+        for key, least_means in (("accumulate", " (1 = no accumulation)"), ("max_skipped", "")):
+            if getattr(self, key) < 1:
+                raise UserError(f"training.{key}={getattr(self, key)}: must be at least 1{least_means}")
 
 
 class TranslationModule(LightningModule):
@@ -86,6 +97,13 @@ class TranslationModule(LightningModule):
         self.loss_sum: float | Tensor = 0.0
         self.nll_sum: float | Tensor = 0.0
         self._last: tuple[Tensor, float] | None = None  # what `measured` tells, still on the device
+        self.say: Callable[[str], None] = log.info
+        self.skipped, self.skipped_in_a_row = 0, 0  # as last looked at
+        self._skips: Tensor | None = None  # the same two counts, on the device
+        self._batches: list[Batch] = []  # of the running optimizer step
+        self._piece: Batch | None = None  # what is being computed
+        self._too_large = math.inf  # positions of the smallest batch that there was no memory for
+        self._again = False  # the running step begins anew, in smaller pieces
         self._states: Callable[[Batch], Tensor] = (
             torch.compile(self._teach, dynamic=True) if compile else self._teach
         )
@@ -131,11 +149,75 @@ class TranslationModule(LightningModule):
         return batch.to(device, non_blocking=True)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        loss, nll = self._loss(batch, self._states(batch), self.model, self.config.label_smoothing)
         self.trainer.datamodule.consumed += 1  # type: ignore[attr-defined]  # where the data goes on after a resume
-        self.tokens += batch.n_tokens
+        self._batches.append(batch)
+        try:
+            return self._learn(self._pieces(batch)[0])
+        except (RuntimeError, MemoryError) as error:
+            self._halve(error)
+        return torch.zeros((), device=self.device, requires_grad=True)  # `backward` begins anew
+
+    def backward(self, loss: Tensor) -> None:  # type: ignore[override]
+        """The rest of the batch, where it is taken in pieces; the whole step again, where there was no memory."""
+        if not self._again:
+            try:
+                loss.backward()
+                for piece in self._pieces(self._batches[-1])[1:]:
+                    self._learn_from(piece)
+            except (RuntimeError, MemoryError) as error:
+                self._halve(error)
+        while self._again:
+            self._begin_anew()
+
+    def _learn(self, piece: Batch) -> Tensor:
+        """The summed loss; counts what it is a sum of."""
+        self._piece = piece
+        loss, nll = self._loss(piece, self._states(piece), self.model, self.config.label_smoothing)
+        self.tokens += piece.n_tokens
         self.loss_sum, self.nll_sum = self.loss_sum + loss.detach(), self.nll_sum + nll
         return loss
+
+    def _learn_from(self, piece: Batch) -> None:
+        """What Lightning does with a batch: its precision, its share among those accumulated."""
+        precision = self.trainer.precision_plugin
+        with precision.train_step_context():
+            loss = self._learn(piece) / self.config.accumulate
+        precision.pre_backward(loss, self).backward()  # type: ignore[arg-type]
+
+    def _pieces(self, batch: Batch) -> list[Batch]:
+        """The batch in as many parts as fit into memory, as far as is known."""
+        if _positions(batch) < self._too_large or len(batch) == 1:
+            return [batch]
+        return [piece for half in halves(batch) for piece in self._pieces(half)]
+
+    def _halve(self, error: BaseException) -> None:
+        """Take batches as large as this one in smaller pieces from now on. Other errors than of memory go on up."""
+        if not out_of_memory(error) or self._piece is None:
+            raise error
+        size = f"a batch of {len(self._piece):,} pairs in {_positions(self._piece):,} positions"
+        if self.trainer.world_size > 1:  # the others would wait for gradients of pieces they know nothing of
+            raise UserError(f"there is no memory for {size}: set a lower data.max_tokens") from error
+        if len(self._piece) == 1:
+            raise UserError(
+                f"there is no memory for {size}: set a lower data.max_length, or a smaller model"
+            ) from error
+        self._too_large, self._again = _positions(self._piece), True
+        self.say(
+            f"step {self.trainer.global_step + 1}: no memory for {size}; such are taken in halves from now on"
+        )
+
+    def _begin_anew(self) -> None:
+        self._again, self._piece = False, None
+        self.tokens, self.loss_sum, self.nll_sum = 0, 0.0, 0.0
+        self.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        try:
+            for batch in self._batches:
+                for piece in self._pieces(batch):
+                    self._learn_from(piece)
+        except (RuntimeError, MemoryError) as error:
+            self._halve(error)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide by the tokens of the whole step, clip, set the learning rate. Waits for nothing on the device."""
@@ -152,11 +234,61 @@ class TranslationModule(LightningModule):
         norm = torch.nn.utils.get_total_norm(gradients)
         if self.config.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.clip_norm, norm)
+        self._skip_unless_finite(optimizer, norm)
         lr = self.learning_rate(self.trainer.global_step + 1)
         for group in optimizer.param_groups:
             group["lr"] = lr
         self._last = torch.cat([sums, norm[None].to(sums)]), lr
         self.tokens, self.loss_sum, self.nll_sum = 0, 0.0, 0.0
+        self._batches.clear()
+
+    def _skip_unless_finite(self, optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
+        """The fused step does nothing where `found_inf` is 1 (in fp16 the scaler sees to it), so nobody need wait."""
+        broken = (~norm.isfinite()).float()
+        if optimizer.defaults["fused"]:
+            optimizer.found_inf = broken  # type: ignore[attr-defined]
+        if self._skips is None:
+            self._skips = torch.tensor([self.skipped, self.skipped_in_a_row], device=norm.device) * 1.0
+        self._skips = torch.stack((self._skips[0] + broken, (self._skips[1] + 1) * broken))
+        step = self.trainer.global_step + 1
+        if norm.device.type != "cpu" and step % LOOK_EVERY:
+            return
+        before = self.skipped
+        self.skipped, self.skipped_in_a_row = (int(count) for count in self._skips.tolist())
+        if self.skipped > before:
+            self.say(f"step {step}: no finite gradient; skipped (the {self.skipped_in_a_row}. in a row)")
+        if self.skipped_in_a_row >= self.config.max_skipped:
+            self.give_up(f"{self.skipped_in_a_row} optimizer steps in a row had no finite gradient")
+
+    def give_up(self, why: str) -> NoReturn:
+        """Leave a diagnosis of the running step and raise UserError; the checkpoint is of an earlier step."""
+        data, step = self.trainer.datamodule, self.trainer.global_step + 1  # type: ignore[attr-defined]
+        found = {"why": why, "step": step, "learning_rate": self.learning_rate(step), "skipped": self.skipped}
+        folder = diagnose(
+            data.run_dir / "diagnosis" / f"step-{step:09d}",
+            self.model,
+            self._batches,
+            (data.src_tokenizer, data.tgt_tokenizer),
+            found | {"precision": str(self.trainer.precision)},
+            self.trainer.global_rank,
+        )
+        raise UserError(
+            f"{why} (step {step}): stopped, and the last checkpoint kept. {folder} holds sentences and norms; often "
+            "training.lr is too high, or training.warmup_steps too few: try others under another name (name=...)"
+        )
+
+    def refuse_broken_weights(self) -> None:
+        """Called before anything is saved. Raises UserError where a weight is no longer finite."""
+        norms = torch._foreach_norm([p.detach() for p in self.parameters()])
+        if not torch.stack([norm.float() for norm in norms]).isfinite().all():
+            self.give_up("the weights are no longer finite")
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        counts = [self.skipped, self.skipped_in_a_row] if self._skips is None else self._skips.tolist()
+        checkpoint["skipped"] = [int(count) for count in counts]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.skipped, self.skipped_in_a_row = checkpoint.get("skipped", [0, 0])
 
     def learning_rate(self, step: int) -> float:
         c = self.config
@@ -199,3 +331,8 @@ class TranslationModule(LightningModule):
         # A fused step unscales fp16 gradients itself, after they were clipped: too late.
         fused = self.trainer.precision != "16-mixed"
         return torch.optim.AdamW(groups, lr=c.lr, betas=(c.beta1, c.beta2), eps=1e-9, fused=fused)
+
+
+def _positions(batch: Batch) -> int:
+    """Of both sides, padding included: what memory grows with."""
+    return batch.src.numel() + batch.tgt_in.numel()
