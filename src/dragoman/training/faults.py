@@ -68,7 +68,8 @@ def diagnose(
 
 def _sizes(model: nn.Module) -> Iterator[dict[str, Any]]:
     for name, parameter in model.named_parameters():
-        norms, broken = {}, {}
+        norms: dict[str, float | str | None] = {}
+        broken: dict[str, int] = {}
         for key, tensor in (("weight", parameter.detach()), ("gradient", parameter.grad)):
             if tensor is None:
                 norms[key], broken[key] = None, 0

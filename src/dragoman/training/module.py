@@ -157,7 +157,7 @@ class TranslationModule(LightningModule):
             self._halve(error)
         return torch.zeros((), device=self.device, requires_grad=True)  # `backward` begins anew
 
-    def backward(self, loss: Tensor) -> None:  # type: ignore[override]
+    def backward(self, loss: Tensor) -> None:
         """The rest of the batch, where it is taken in pieces; the whole step again, where there was no memory."""
         if not self._again:
             try:
@@ -182,7 +182,7 @@ class TranslationModule(LightningModule):
         precision = self.trainer.precision_plugin
         with precision.train_step_context():
             loss = self._learn(piece) / self.config.accumulate
-        precision.pre_backward(loss, self).backward()  # type: ignore[arg-type]
+        precision.pre_backward(loss, self).backward()
 
     def _pieces(self, batch: Batch) -> list[Batch]:
         """The batch in as many parts as fit into memory, as far as is known."""
