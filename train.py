@@ -18,9 +18,9 @@ def main() -> None:
 
     from dragoman.config import check, to_config
     from dragoman.errors import plain_errors
-    from dragoman.training.checkpoint import Stopped
     from dragoman.training.fit import fit
     from dragoman.training.preflight import preflight
+    from dragoman.training.signals import Stopped
 
     check(given)
 
@@ -32,10 +32,8 @@ def main() -> None:
                 (preflight if config.preflight else fit)(config)
             except Stopped as stopped:
                 if os.environ.get("LOCAL_RANK", "0") == "0":  # said once, however many train together
-                    print(
-                        f"stopped and saved in {stopped.path}; the same command goes on from there",
-                        file=sys.stderr,
-                    )
+                    saved = f" and saved in {stopped.path}" if stopped.path else ", and nothing is lost"
+                    print(f"stopped{saved}; the same command goes on from there", file=sys.stderr)
                 sys.exit(128 + stopped.signum)
 
     train()

@@ -33,7 +33,7 @@ FLOORS = {
     "experiments": set(),
     "vectors": set(),
     # floor 1: text to batches, ids to logits
-    "data": set(),
+    "data": {"durable"},
     "model": {"masks"},
     # floor 2
     "search": set(),
@@ -54,7 +54,7 @@ FLOORS = {
         "durable", "vectors", "untrusted",
     },
     "evaluation": {"data", "metrics", "durable", "search", "translator", "untrusted"},
-    "doors": {"bundle", "search", "translator"},
+    "doors": {"bundle", "search", "translator", "durable"},
     "doctor": {"data"},
     # floor 5
     "config": {"data", "model", "search", "training", "experiments", "untrusted"},

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as serialized
 from torch import Tensor
 
 from dragoman import durable, untrusted
@@ -117,10 +117,7 @@ def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
     for name, tensor in tensors.items():
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"refusing to save: {name} holds values that are not finite")
-    try:
-        durable.replace_folder(folder, lambda new: _fill(new, bundle, tensors))
-    except OSError as error:
-        raise UserError(f"cannot write the bundle {folder}: {error.strerror or error}") from error
+    durable.replace_folder(folder, lambda new: _fill(new, bundle, tensors))
 
 
 def load(folder: Path | str, device: str | torch.device = "cpu") -> Bundle:
@@ -245,7 +242,9 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, Tensor]) -> None:
         meta=_finite(bundle.meta),
         directions=[str(direction) for direction in bundle.directions],
     )
-    save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
+    (folder / _WEIGHTS).write_bytes(
+        serialized(tensors, metadata={"format": "pt"})
+    )  # whose errors are the system's
     for name, tokenizer in zip(description.tokenizer_files(), _both(bundle), strict=True):
         (folder / name).write_bytes(Path(tokenizer.path).read_bytes())
     as_dict = dataclasses.asdict(description)

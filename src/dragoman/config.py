@@ -23,8 +23,8 @@ from dragoman.errors import UserError, suggest
 from dragoman.experiments import CONFIGS, choices
 from dragoman.model.transformer import ModelConfig
 from dragoman.search.search import SearchConfig
-from dragoman.training.fit import TrainerConfig
 from dragoman.training.module import TrainingConfig
+from dragoman.training.trainer import TrainerConfig
 from dragoman.untrusted import read_yaml, refuse_resolvers
 
 

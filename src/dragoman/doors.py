@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn
 
+from dragoman import durable
 from dragoman.errors import UserError, plain_errors
 from dragoman.languages import reads
 
@@ -154,22 +155,8 @@ def new_file(path: str | Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
     path = Path(path)
     if path.exists() and not overwrite:
         raise UserError(f"{path} exists already and is left as it is; --overwrite replaces it")
-    part = path.with_name(path.name + ".part")
-    try:
-        file = part.open("wb")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException as error:
-        part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
-        raise
+    with durable.replacing(path) as file:
+        yield file  # type: ignore[misc]  # it can be written to, which is all that is asked of it
 
 
 def load_translator(

@@ -157,10 +157,7 @@ def evaluate(
             _write_lines(new / name, stream)
         (new / _SCORES).write_text(json.dumps(record, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
-    try:
-        durable.replace_folder(folder, fill)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
+    durable.replace_folder(folder, fill)
     return scores
 
 

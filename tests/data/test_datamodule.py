@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -102,14 +103,26 @@ def test_ranks_share_an_epoch_between_them(small: Prepare) -> None:
     assert set(everything) == set(once)
 
 
-def test_ranks_cut_equal_sentences_differently(small: Prepare) -> None:
+def test_how_a_sentence_is_cut_depends_on_seed_epoch_and_pair_and_not_on_its_batch(small: Prepare) -> None:
     tokenizer = TokenizerConfig(vocab_size=340, sampling=0.4)
-    seeds = set()
-    for rank in range(2):
-        data = small(tokenizer=tokenizer)
-        data.trainer = SimpleNamespace(global_rank=rank, world_size=2)  # type: ignore[assignment]
-        seeds |= {ticket[0] for ticket in itertools.islice(data.train_dataloader()._tickets(), 5)}
-    assert len(seeds) == 10
+
+    def cuts(epoch: int = 0, **differently: Any) -> set[tuple[tuple[int, ...], ...]]:
+        """Of one epoch: the pairs of all ranks, as they were cut."""
+        rank_of, world_size = differently.pop("rank_of", range(1)), differently.pop("world_size", 1)
+        found = set()
+        for rank in rank_of:
+            data = small(tokenizer=tokenizer, **differently)
+            data.trainer = SimpleNamespace(global_rank=rank, world_size=world_size)  # type: ignore[assignment]
+            n = data.batches_per_epoch
+            for batch in first(data, (epoch + 1) * n)[epoch * n :]:
+                for src, tgt in zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True):
+                    found.add((tuple(i for i in src if i), tuple(i for i in tgt if i)))
+        return found
+
+    assert cuts() == cuts(max_tokens=500) == cuts(rank_of=range(2), world_size=2)
+    assert cuts(epoch=1) == cuts(epoch=1, max_tokens=500)
+    assert len(cuts(epoch=1) - cuts()) > 100
+    assert len(cuts(seed=2) - cuts()) > 100
 
 
 def test_another_seed_gives_another_order_and_another_epoch_other_samples(

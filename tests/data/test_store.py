@@ -71,8 +71,8 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError):
         once(folder, fail)
-    (tmp_path / "cache" / ".texts.left").mkdir()  # as by a process that was killed
-    assert visible(tmp_path / "cache") == [".texts.left"]
+    (tmp_path / "cache" / ".texts.new").mkdir()  # as by a process that was killed
+    assert visible(tmp_path / "cache") == [".texts.new"]
     assert not once(folder, succeed)
     assert visible(tmp_path / "cache") == ["texts"]
     assert once(folder, fail)  # it is there: nothing is done

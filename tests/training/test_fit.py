@@ -21,10 +21,11 @@ from dragoman.errors import UserError
 from dragoman.languages import reads
 from dragoman.model.transformer import ModelConfig
 from dragoman.training import fit as room
-from dragoman.training.checkpoint import LAST, Stopped
+from dragoman.training.checkpoint import LAST
 from dragoman.training.fit import TrainerConfig, fit
 from dragoman.training.module import TrainingConfig
 from dragoman.training.run import lock
+from dragoman.training.signals import Stopped
 from dragoman.translator import Translator
 
 PHRASES = Path(__file__).parents[2] / "data" / "phrasebook" / "handwritten" / "people.tsv"

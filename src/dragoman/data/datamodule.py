@@ -141,13 +141,10 @@ class TranslationData(LightningDataModule):
                 src_tokenizer=done.src_tokenizer,
                 tgt_tokenizer=done.tgt_tokenizer,
             )
-        rank, world_size = self._place
         return BatchStream(
             gather=gather,
             planner=self._planner,
             consumed=lambda: self.consumed,
-            rank=rank,
-            world_size=world_size,
             workers=self.config.workers,
         )
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dragoman import durable
 from dragoman.data.cleaning import Cleaner, Report
 from dragoman.data.corpus import CorpusConfig
 from dragoman.data.digests import Digests
@@ -333,8 +334,5 @@ def _record(config: DataConfig, sources: list[Source], prepared: Prepared) -> di
 
 
 def _write_json(path: Path, content: object) -> None:
-    """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
-    os.replace(unfinished, path)
+    durable.write(path, (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode())

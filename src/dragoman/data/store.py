@@ -7,15 +7,13 @@ Refuses to know: what the rows mean, languages, tokenizers.
 """
 
 import itertools
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
 
+from dragoman import durable
 from dragoman.data.corpus import Pair
 from dragoman.errors import UserError
 
@@ -113,25 +111,18 @@ class PairTable(Sequence[Pair]):
 def once(folder: Path, fill: Callable[[Path], None]) -> bool:
     """Have `fill` write into a folder that appears as `folder` when it is done; True if it was there already.
 
-    It is filled beside its place and renamed, so that neither a failure nor a kill leaves anything that looks whole;
-    a second process that wants the same folder waits and finds it. Raises `UserError` when the disk will not take it.
+    Neither a failure nor a kill leaves anything that looks whole (durable.py); a second process that wants the same
+    folder waits and finds it. Raises `UserError` when the disk will not take it.
     """
     try:
         with one_at_a_time(folder):
             if folder.exists():
                 return True
-            for left in folder.parent.glob(f".{folder.name}.*/"):  # by a process that was killed
-                shutil.rmtree(left, ignore_errors=True)
-            unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-            try:
-                fill(unfinished)
-                unfinished.chmod(0o755)
-                os.replace(unfinished, folder)
-            finally:
-                shutil.rmtree(unfinished, ignore_errors=True)
+            durable.replace_folder(folder, fill)
             return False
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error}; data.cache can name another place") from error
+    except (OSError, durable.RefusalError) as error:
+        why = error if isinstance(error, durable.RefusalError) else durable.refusal(folder, error)
+        raise UserError(f"{why}; data.cache can name another place") from error
 
 
 def one_at_a_time(path: Path) -> FileLock:

@@ -3,10 +3,12 @@
 Knows: the plan of batches and how to gather one from the memory-mapped ids, or, with subword sampling, how to
 cut its sentences anew; and that a pair, stored once, can be read in both directions. What batch number n holds
 depends on the seed and n alone: not on the batches before it, not on how many workers there are, not on
-whether the run was interrupted.
+whether the run was interrupted. How a sentence is cut depends on the seed, the epoch and its pair alone: not even
+on its batch.
 Refuses to know: Lightning, configuration files, how the corpus came to be.
 """
 
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,7 +22,7 @@ from dragoman.data.collate import Batch, batch_of, flatten, pack, rectangle
 from dragoman.data.store import Ragged, Texts
 from dragoman.data.tokenizer import Tokenizer
 
-Ticket = tuple[int, np.ndarray]  # the number of a batch in its run, and what Planner.epoch says of it
+Ticket = tuple[int, np.ndarray]  # the epoch of a batch, and what Planner.epoch says of it
 
 
 @dataclass(kw_only=True)
@@ -57,12 +59,12 @@ class Gather(Dataset[Batch]):
 
     def __getitem__(self, ticket: Ticket) -> Batch:
         """The plan counts every pair once per direction: the whole index forwards, then perhaps backwards."""
-        number, planned = ticket
+        epoch, planned = ticket
         if planned.ndim == 2:
-            return pack(self[number, planned[0]], planned[1])
+            return pack(self[epoch, planned[0]], planned[1])
         turn, place = np.divmod(planned, len(self.index))
         rows = self.index[place]
-        sides = self._sampled(number, rows) if self.sampling else self._stored(rows)
+        sides = self._sampled(epoch, planned, rows) if self.sampling else self._stored(rows)
         src, src_lengths = _gather(sides, turn)
         tgt, tgt_lengths = _gather(sides[::-1], turn)
         tags = self.tags[turn]
@@ -75,22 +77,22 @@ class Gather(Dataset[Batch]):
         )
         return src, tgt
 
-    def _sampled(self, number: int, rows: np.ndarray) -> tuple[_Side, _Side]:
+    def _sampled(self, epoch: int, planned: np.ndarray, rows: np.ndarray) -> tuple[_Side, _Side]:
         """Longer than planned, since chance cuts finer: the budget of a batch is of its sentences cut plainly. A
         sentence that chance would cut into more than max_length pieces is cut plainly: tables of positions end."""
         s = self.sampling
         assert s is not None
-        seeds = np.random.default_rng((self.seed, number)).integers(2**32, size=2).tolist()
         sentences, sides = s.rows[rows].tolist(), []
-        for tokenizer, texts, plain, seed in (
-            (s.src_tokenizer, s.src_texts, self.src, seeds[0]),
-            (s.tgt_tokenizer, s.tgt_texts, self.tgt, seeds[1]),
+        for side, tokenizer, texts, plain in (
+            ("src", s.src_tokenizer, s.src_texts, self.src),
+            ("tgt", s.tgt_tokenizer, s.tgt_texts, self.tgt),
         ):
-            cut = tokenizer.encode_batch([texts[i] for i in sentences], alpha=s.alpha, seed=seed)
-            pairs = zip(cut, rows.tolist(), strict=True)
-            sides.append(
-                _cut([ids if len(ids) <= s.max_length else plain[row].tolist() for ids, row in pairs])
-            )
+            cut = []
+            for pair, sentence, row in zip(planned.tolist(), sentences, rows.tolist(), strict=True):
+                seed = zlib.crc32(f"{self.seed} {epoch} {pair} {side}".encode())
+                ids = tokenizer.sample(texts[sentence], alpha=s.alpha, seed=seed)
+                cut.append(ids if len(ids) <= s.max_length else plain[row].tolist())
+            sides.append(_cut(cut))
         return sides[0], sides[1]
 
 
@@ -124,8 +126,6 @@ class BatchStream:
     gather: Gather
     planner: Planner
     consumed: Callable[[], int]  # batches this rank has trained on
-    rank: int = 0
-    world_size: int = 1
     workers: int = 0
 
     def __iter__(self) -> Iterator[Batch]:
@@ -147,7 +147,7 @@ class BatchStream:
         while True:
             batches = self.planner.epoch(epoch)
             for i in range(position, per_epoch):
-                yield (epoch * per_epoch + i) * self.world_size + self.rank, batches[i]
+                yield epoch, batches[i]
             epoch, position = epoch + 1, 0
 
 

@@ -152,25 +152,23 @@ class Tokenizer:
         """The ids of one clean sentence, no special ids among them."""
         return self._model.encode(text)
 
-    def encode_batch(
-        self, texts: Sequence[str], alpha: float = 0.0, seed: int = 0, threads: int = 1
-    ) -> list[list[int]]:
-        """The ids of many sentences. `alpha` > 0 cuts them by chance, and equal `seed`s cut equally.
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        """The ids of many sentences."""
+        return self._model.encode(list(texts), num_threads=threads)
+
+    def sample(self, text: str, *, alpha: float, seed: int) -> list[int]:
+        """The ids of one sentence cut by chance; equal `seed`s cut equally, whatever was cut before.
 
         alpha is the dropout of merges for bpe (Provilkov et al. 2020) and the smoothing of the pieces'
         distribution for unigram (Kudo 2018: the smaller, the wilder).
         """
-        if not alpha:
-            return self._model.encode(list(texts), num_threads=threads)
-        # sentencepiece seeds a generator per thread, when the thread first draws. A batch call with one
-        # thread always starts a fresh one, so what was drawn before leaves no trace; but for a single
-        # sentence it starts none and draws from the caller's: so there are never fewer than two.
+        # sentencepiece seeds a generator per thread, when the thread first draws. A batch call with one thread
+        # always starts a fresh one, so what was drawn before leaves no trace; but for a single sentence it
+        # starts none and draws from the caller's: so there is an empty one after it.
         sentencepiece.set_random_generator_seed(seed % 2**32)
-        company = texts if len(texts) != 1 else [*texts, *texts]
-        cut = self._model.encode(
-            list(company), num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha
-        )
-        return cut[: len(texts)]
+        return self._model.encode(
+            [text, ""], num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha
+        )[0]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special ids and tags are dropped."""

@@ -4,100 +4,39 @@ A run is a folder. Running the same command again is always safe: an unfinished 
 finished one says so, a changed configuration is refused by naming what changed.
 """
 
-import dataclasses
 import logging
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping
-from lightning.pytorch.loggers import TensorBoardLogger
 from safetensors.torch import load_file
 
-from dragoman import bundle, cost
+from dragoman import bundle, cost, durable
 from dragoman.data.datamodule import TranslationData
-from dragoman.errors import UserError, suggest
+from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.training.callbacks import Clock, Curves, Progress
-from dragoman.training.checkpoint import LAST, SNAPSHOTS, AtomicCheckpointIO, Keeper, Stopped
+from dragoman.training.checkpoint import Found, newest
+from dragoman.training.keeper import SNAPSHOTS, Keeper
 from dragoman.training.loss import chunk_on
-from dragoman.training.machine import (
-    ACCELERATORS,
-    LIGHTNING_PRECISION,
-    PRECISIONS,
-    STRATEGIES,
-    accelerator_for,
-    keep_freed_memory,
-    precision_for,
-)
+from dragoman.training.machine import keep_freed_memory
 from dragoman.training.module import TranslationModule
-from dragoman.training.packing import packing_for
 from dragoman.training.pretrained import check_vectors, start_from_vectors
 from dragoman.training.quality import Quality
-from dragoman.training.run import already_done, flatten, lock, open_run, plain, quiet, write_json
+from dragoman.training.run import already_done, flatten, is_first, lock, open_run, plain, quiet, write_json
+from dragoman.training.signals import Signals, Stopped
+from dragoman.training.trainer import TrainerConfig, resolved, trainer_for
 
 if TYPE_CHECKING:
     from dragoman.config import Config
 
+__all__ = ["TrainerConfig", "fit"]
+
 log = logging.getLogger(__name__)
-
-
-@dataclass(kw_only=True)
-class TrainerConfig:
-    """What Lightning's Trainer is told: hardware, length, and how often to look up. Steps are optimizer steps."""
-
-    accelerator: str = "auto"  # auto, cpu, gpu, mps
-    devices: int = 1
-    nodes: int = 1
-    strategy: str = "auto"  # auto (ddp where there are several devices) or ddp
-    precision: str = "auto"  # bf16 where the hardware has it, else 32; or 32, bf16, fp16
-    compile: bool = False
-    max_steps: int = 100_000
-    max_time: str | None = None  # DD:HH:MM:SS of training, over all starts of the run
-    validate_every: int = 1000
-    validation_pairs: int = 1000  # translated at each validation
-    samples: int = 8  # of them shown in TensorBoard
-    log_every: int = 20
-    save_minutes: float = 5.0
-    keep_snapshots: int = 5
-
-    def __post_init__(self) -> None:
-        for key, choices in (
-            ("accelerator", ACCELERATORS), ("strategy", STRATEGIES), ("precision", PRECISIONS),
-        ):  # fmt: skip
-            value = getattr(self, key)
-            if value not in choices:
-                raise UserError(
-                    f"trainer.{key}={value}: choose one of {', '.join(choices)}{suggest(value, choices)}"
-                )
-        for key in (
-            "devices", "nodes", "max_steps", "validate_every", "validation_pairs", "log_every", "keep_snapshots",
-        ):  # fmt: skip
-            if getattr(self, key) < 1:
-                raise UserError(f"trainer.{key}={getattr(self, key)}: must be at least 1")
-        for key in ("samples", "save_minutes"):
-            if getattr(self, key) < 0:
-                raise UserError(f"trainer.{key}={getattr(self, key)}: must not be negative")
-        self.max_seconds  # noqa: B018 (refuses what it cannot read)
-
-    @property
-    def max_seconds(self) -> float | None:
-        """max_time in seconds."""
-        if self.max_time is None:
-            return None
-        try:
-            days, hours, minutes, seconds = (int(part) for part in self.max_time.split(":"))
-        except ValueError:
-            raise UserError(
-                f"trainer.max_time={self.max_time}: write days:hours:minutes:seconds, e.g. 00:00:10:00"
-            ) from None
-        total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-        if total < 1:
-            raise UserError(f"trainer.max_time={self.max_time}: must be at least a second")
-        return total
 
 
 def fit(config: "Config") -> Path:
@@ -107,27 +46,24 @@ def fit(config: "Config") -> Path:
     """
     run_dir = Path(config.run_dir)
     config = resolved(config)
-    with lock(run_dir):
-        return _fit(config, run_dir)
+    try:
+        with Signals() as signals, lock(run_dir):
+            return _fit(config, run_dir, signals)
+    except OSError as error:
+        if error.errno not in durable.REFUSALS:
+            raise
+        raise durable.refusal(Path(error.filename or run_dir), error) from error
 
 
-def resolved(config: "Config") -> "Config":
-    """The same with "auto" replaced by what it means here: a run that goes on elsewhere must compute alike."""
-    accelerator = accelerator_for(config.trainer.accelerator, config.trainer.devices)
-    precision = precision_for(config.trainer.precision, accelerator)
-    trainer = dataclasses.replace(config.trainer, accelerator=accelerator, precision=precision)
-    data = dataclasses.replace(config.data, packing=packing_for(config, accelerator, precision))
-    return dataclasses.replace(config, trainer=trainer, data=data)
-
-
-def _fit(config: "Config", run_dir: Path) -> Path:
+def _fit(config: "Config", run_dir: Path, signals: Signals) -> Path:
     metrics = open_run(config, run_dir)
     quiet(run_dir)
     done = already_done(config, metrics)
     if done:
         print(f"{run_dir} is finished ({done}); its bundle is {run_dir / 'bundle'}")
         return run_dir / "bundle"
-    if not (run_dir / LAST).exists():
+    found = newest(run_dir, metrics.get("run"))
+    if found is None:
         check_vectors(config.model)
     data = TranslationData(config.data, run_dir, config.seed)
     prepare(config, data)
@@ -135,8 +71,9 @@ def _fit(config: "Config", run_dir: Path) -> Path:
         raise UserError(
             f"the data of {run_dir} has changed since the run began; choose another name (name=...) to train on it"
         )
-    metrics |= {"data": data.fingerprint, "notes": list(data.notes)}
-    return _train(config, run_dir, data, metrics)
+    run = found.run if found else metrics.get("run", secrets.token_hex(8))
+    metrics |= {"run": run, "data": data.fingerprint, "notes": list(data.notes)}
+    return _train(config, run_dir, data, metrics, found, signals)
 
 
 def prepare(config: "Config", data: TranslationData) -> None:
@@ -166,10 +103,17 @@ def module_for(
     )
 
 
-def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict[str, Any]) -> Path:
-    resuming = (run_dir / LAST).exists()
-    module = module_for(config, data, metrics, new=not resuming)
-    write_json(run_dir / "metrics.json", metrics)  # from here on the run is one of this configuration
+def _train(
+    config: "Config",
+    run_dir: Path,
+    data: TranslationData,
+    metrics: dict[str, Any],
+    found: Found | None,
+    signals: Signals,
+) -> Path:
+    module = module_for(config, data, metrics, new=found is None)
+    if is_first():
+        write_json(run_dir / "metrics.json", metrics)  # from here on the run is one of this configuration
     clock = Clock()
     progress = Progress(clock, max_steps=config.trainer.max_steps, max_seconds=config.trainer.max_seconds)
     module.say = progress.say
@@ -197,8 +141,10 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
 
     keeper = Keeper(
         run_dir,
+        metrics["run"],
         quality,
         clock,
+        signals,
         max_seconds=config.trainer.max_seconds,
         save_minutes=config.trainer.save_minutes,
         n_snapshots=config.trainer.keep_snapshots,
@@ -209,51 +155,17 @@ def _train(config: "Config", run_dir: Path, data: TranslationData, metrics: dict
     if config.training.patience:
         mode = "min" if quality.monitor == "loss" else "max"
         callbacks.append(EarlyStopping(quality.monitor, patience=config.training.patience, mode=mode))
-    trainer = trainer_for(config, run_dir, [*callbacks, keeper], metrics.get("step", 0))
-    start = f"going on with {run_dir} at step {metrics.get('step', 0)}" if resuming else f"training {run_dir}"
+    trainer = trainer_for(config, run_dir, [*callbacks, keeper], found.step if found else 0)
+    start = f"going on with {run_dir} at step {found.step}" if found else f"training {run_dir}"
     tell_start(config, data, module.model, trainer, start)
     try:
-        trainer.fit(
-            module, datamodule=data, ckpt_path=str(run_dir / LAST) if resuming else None, weights_only=True
-        )
+        trainer.fit(module, datamodule=data, ckpt_path=str(found.path) if found else None, weights_only=True)
     except Stopped as stop:
-        log.info("stopped by signal %d at step %d; saved", stop.signum, trainer.global_step)
+        saved = "saved" if stop.path else "nothing new to save"
+        log.info("stopped by signal %d at step %d; %s", stop.signum, trainer.global_step, saved)
         raise
     _finish(config, run_dir, data, module, trainer, keeper, write_metrics)
     return run_dir / "bundle"
-
-
-def trainer_for(config: "Config", run_dir: Path, callbacks: list[Callback], step: int) -> Trainer:
-    c = config.trainer
-    board = TensorBoardLogger(
-        str(run_dir),
-        name="",
-        version="tensorboard",
-        default_hp_metric=False,
-        purge_step=step + 1 if step else None,
-    )
-    board.log_hyperparams(flatten(plain(config)))
-    return Trainer(
-        accelerator=c.accelerator,
-        devices=c.devices,
-        num_nodes=c.nodes,
-        strategy=c.strategy,
-        precision=LIGHTNING_PRECISION[c.precision],  # type: ignore[arg-type]
-        max_epochs=-1,  # the data is one endless epoch to Lightning; it counts its own
-        max_steps=c.max_steps,
-        accumulate_grad_batches=config.training.accumulate,
-        val_check_interval=c.validate_every * config.training.accumulate,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        logger=board,
-        callbacks=callbacks,
-        plugins=[AtomicCheckpointIO()],
-        default_root_dir=str(run_dir),
-        use_distributed_sampler=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
 
 
 def _finish(
@@ -267,6 +179,8 @@ def _finish(
 ) -> None:
     """Try the mean of the last snapshots, and say how it ended. Killed in here, the next start comes back here."""
     quality = keeper.quality
+    if keeper.owed:  # stopped in the last validation: there is no step left to begin with it
+        trainer.validate(module, datamodule=data, verbose=False)
     news = {"step": trainer.global_step, "seconds": round(keeper.clock.seconds, 1)}
     if config.training.average_last:
         snapshots = sorted((run_dir / SNAPSHOTS).glob("*.safetensors"))[-config.training.average_last :]
@@ -283,7 +197,7 @@ def _finish(
     scores = {f"hp/{key}": quality.best[key] for key in ("bleu", "chrf", "loss") if key in quality.best}
     trainer.logger.log_hyperparams(flatten(plain(config)), scores)  # type: ignore[union-attr]
     trainer.logger.save()  # type: ignore[union-attr]
-    (run_dir / "curve.png").write_bytes(quality.curve())
+    durable.write(run_dir / "curve.png", quality.curve())
     write_metrics(news | {"finished": keeper.finished or "max_steps"})
     quality.say(f"done; the best model is in {run_dir / 'bundle'} (step {quality.best['step']})")
 

@@ -26,10 +26,11 @@ from dragoman.data.datamodule import TranslationData
 from dragoman.data.stream import BatchStream
 from dragoman.search.search import SearchConfig
 from dragoman.special import EOS
-from dragoman.training.fit import TrainerConfig, module_for, prepare, resolved, tell_start, trainer_for
+from dragoman.training.fit import module_for, prepare, tell_start
 from dragoman.training.machine import forget_peak_memory, peak_memory
 from dragoman.training.quality import Quality
 from dragoman.training.run import quiet
+from dragoman.training.trainer import TrainerConfig, resolved, trainer_for
 
 if TYPE_CHECKING:
     from dragoman.config import Config

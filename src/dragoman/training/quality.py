@@ -63,10 +63,10 @@ class Quality(Callback):
         self.is_best = False
 
     def state(self) -> dict[str, Any]:
-        return {"history": self.history, "before": self.before}
+        return {"history": list(self.history), "before": self.before}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.history, self.before = state["history"], state["before"]
+        self.history, self.before = list(state["history"]), state["before"]
 
     @property
     def best(self) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import logging
 import os
-import time
+import socket
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ import yaml
 from filelock import FileLock, Timeout
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
+from dragoman import durable
 from dragoman.errors import UserError
 from dragoman.untrusted import read_json, read_yaml
 
@@ -30,37 +31,77 @@ MAY_CHANGE = {
     "trainer.save_minutes", "data.workers", "data.root", "data.cache", "run_dir",
 }  # fmt: skip
 # What metrics.json tells the next start.
-_TOLD: dict[str, Any] = {"step": int, "seconds": (int, float), "finished": str, "data": str}
+_TOLD: dict[str, Any] = {"step": int, "seconds": (int, float), "finished": str, "data": str, "run": str}
 _TOLD["average"] = (dict, type(None))
+_ORPHAN_SECONDS = 20.0  # a DataLoader's workers look every 5 seconds whether their parent lives
 
 # What was done before there was such a setting, where that is not its default.
 BEFORE = {"data.packing": "off"}
 
 
 def lock(run_dir: Path) -> contextlib.AbstractContextManager[object]:
-    """Held while training, by the first process of a run: two runs in one folder would spoil each other."""
-    if getattr(rank_zero_only, "rank", 0):
+    """Held while training, by the first process of a run: two runs in one folder would spoil each other.
+
+    The system drops a lock whose holder died, wherever its file lies; who holds it is written beside it, in
+    .NAME.holder. Raises UserError naming the holder.
+    """
+    if not is_first():
         return contextlib.nullcontext()
     if run_dir.exists() and not run_dir.is_dir():
         raise UserError(f"{run_dir} is a file; a run needs a folder: choose another name (name=...)")
     run_dir.parent.mkdir(parents=True, exist_ok=True)
-    held = FileLock(run_dir.with_name(f".{run_dir.name}.lock"), blocking=False)
+    held = FileLock(run_dir.with_name(f".{run_dir.name}.lock"))
+    holder = run_dir.with_name(f".{run_dir.name}.holder")
     try:
-        held.acquire()
+        held.acquire(timeout=_ORPHAN_SECONDS if _died(holder) else 0)
     except Timeout:
+        who = _holder(holder)
+        known = f" (process {who[0]} on {who[1]})" if who else ""
         raise UserError(
-            f"another process is training in {run_dir}: wait for it, or choose another name"
+            f"another process is training in {run_dir}{known}: wait for it, or choose another name"
         ) from None
+    durable.write(holder, f"{os.getpid()} {socket.gethostname()}\n".encode())
     return held
+
+
+def _holder(path: Path) -> tuple[int, str] | None:
+    """Process and host that took the lock last."""
+    with contextlib.suppress(OSError, ValueError):
+        pid, host = path.read_text(encoding="utf-8").split()
+        return int(pid), host
+    return None
+
+
+def _died(path: Path) -> bool:
+    """Whether it was here and is no more: then worker processes it left behind hold the lock, and will notice soon."""
+    pid, host = _holder(path) or (os.getpid(), "")
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # somebody else's: it lives
+        return False
+    return False
+
+
+def is_first() -> bool:
+    """Whether this process does the writing, of all that train together."""
+    return not getattr(rank_zero_only, "rank", 0)
 
 
 def open_run(config: "Config", run_dir: Path) -> dict[str, Any]:
     """Make the run's folder, or recognise it; its metrics so far."""
     saved, metrics = run_dir / "config.yaml", run_dir / "metrics.json"
+    so_far = _metrics(metrics) if metrics.exists() else {}
+    if not is_first():
+        return so_far
     old = _read(saved) if saved.exists() else None
+    begun = run_dir / "config.yaml.part"  # all there is when it was killed in its first moments
     if (
         run_dir.exists()
-        and any(run_dir.iterdir())
+        and any(path != begun for path in run_dir.iterdir())
         and not (isinstance(old, dict) and old.keys() == plain(config).keys())
     ):
         raise UserError(f"{run_dir} is not empty and is not a run of ours: choose another name (name=...)")
@@ -72,8 +113,8 @@ def open_run(config: "Config", run_dir: Path) -> dict[str, Any]:
     elif old is not None:  # it never came to training, so there is nothing that a change could spoil
         (run_dir / "data.json").unlink(missing_ok=True)
     run_dir.mkdir(parents=True, exist_ok=True)
-    _write(saved, yaml.safe_dump(plain(config), allow_unicode=True, sort_keys=False))
-    return _metrics(metrics) if metrics.exists() else {}
+    durable.write(saved, yaml.safe_dump(plain(config), allow_unicode=True, sort_keys=False).encode())
+    return so_far
 
 
 def _read(path: Path) -> Any:
@@ -127,6 +168,7 @@ def quiet(run_dir: Path) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\..*")
     handler = logging.FileHandler(run_dir / "train.log", encoding="utf-8")
+    handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk stops what matters more
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     package = logging.getLogger("dragoman")
     package.setLevel(logging.INFO)
@@ -152,11 +194,4 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    _write(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    durable.write(path, (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode())
