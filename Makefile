@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train translate test test-all check smoke audit bench clean
+.PHONY: help setup train translate test test-all check smoke prove-resume prove-saving audit bench clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,7 +19,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/installed-$(shell { pwd; cat pyproject.toml constraints.txt; } | cksum | cut -d ' ' -f 1)
 
 help:  ## print this list
-	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## *' '{ printf "make %-10s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## *' '{ printf "make %-12s %s\n", $$1, $$2 }'
 
 setup: $(STAMP)  ## create .venv and install everything, pinned (PYTHON=python3.12, TORCH_INDEX=URL)
 
@@ -55,6 +55,12 @@ check: $(STAMP)  ## lint and check types
 
 smoke: $(STAMP)  ## train a tiny model, stop and continue it, translate, evaluate (a minute)
 	$(PY) scripts/smoke.py
+
+prove-resume: $(STAMP)  ## kill training at random moments, continue it, compare the results bit by bit
+	$(PY) scripts/prove_resume.py
+
+prove-saving: $(STAMP)  ## kill the writer of checkpoints at every line, damage its files, time it
+	$(PY) scripts/prove_saving.py
 
 audit: $(STAMP)  ## look for known vulnerabilities in what is installed (needs the network)
 	@$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[audit]'
