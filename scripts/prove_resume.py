@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PHRASES = ROOT / "data" / "phrasebook" / "handwritten" / "people.tsv"
-CONTEXT = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
+CONTEXT: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
 MOMENTS = (
     "in a validation", "between a save's renames", "at an epoch's first batch", "at an epoch's last batch",
     "between two batches of a step",
@@ -48,7 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="dragoman-prove-") as name:
         folder = Path(name)
         train(folder, "warm")  # fills the data cache, loads what is loaded late
-        seconds = train(folder, "straight")
+        seconds = train(folder, "straight") or 0.0
         wanted = outcome(folder / "straight")
         print(f"{'not interrupted':<66} {wanted}", flush=True)
         chance = random.Random(args.seed)
@@ -170,14 +170,14 @@ def die(moment: str) -> None:
     def between(module: TranslationModule, batch: Any, index: int) -> bool:
         return index == 13
 
-    owner, function, when, nth = {
+    moments: dict[str, tuple[Any, str, Callable[..., bool], int]] = {
         MOMENTS[0]: (Quality, "_translate", lambda *_: True, 2),
         MOMENTS[1]: (durable.os, "replace", renamed, 2),
         MOMENTS[2]: (TranslationModule, "training_step", first, 2),
         MOMENTS[3]: (TranslationModule, "training_step", last, 1),
         MOMENTS[4]: (TranslationModule, "training_step", between, 1),
-    }[moment]
-    call_before(owner, str(function), when, int(nth), lambda: os.kill(os.getpid(), signal.SIGKILL))
+    }
+    call_before(*moments[moment], lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def call_before(

@@ -9,83 +9,21 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import Callback
+from runs import assert_same_state, checkpoint
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dragoman import bundle
-from dragoman.config import Config
-from dragoman.data.corpus import CorpusConfig
-from dragoman.data.datamodule import DataConfig
-from dragoman.data.tokenizer import TokenizerConfig
 from dragoman.errors import UserError
 from dragoman.languages import reads
 from dragoman.model.transformer import ModelConfig
 from dragoman.training import fit as room
 from dragoman.training.checkpoint import LAST
-from dragoman.training.fit import TrainerConfig, fit
+from dragoman.training.fit import fit
 from dragoman.training.module import TrainingConfig
 from dragoman.training.run import lock
 from dragoman.training.signals import Stopped
 from dragoman.translator import Translator
-
-PHRASES = Path(__file__).parents[2] / "data" / "phrasebook" / "handwritten" / "people.tsv"
-
-
-@pytest.fixture
-def config(tmp_path):
-    """A run of a few seconds: 200 phrases, a minute model, every random thing switched on."""
-    lines = PHRASES.read_text(encoding="utf-8").splitlines()[:200]
-    (tmp_path / "phrases.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-    def make(
-        name: str = "run", *, training: dict | None = None, trainer: dict | None = None, **data
-    ) -> Config:
-        tokenizer = TokenizerConfig(kind="unigram", vocab_size=600, sampling=0.2)
-        defaults = {"max_tokens": 300, "validation_size": 20, "test_size": 20, "max_length": 60}
-        return Config(
-            name=name,
-            run_dir=str(tmp_path / name),
-            data=DataConfig(
-                corpora=[CorpusConfig(path=str(tmp_path / "phrases.tsv"))],
-                tokenizer=tokenizer,
-                cache=str(tmp_path / "cache"),
-                **{**defaults, **data},
-            ),
-            model=ModelConfig(
-                d_model=32, d_ff=64, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, dropout=0.2
-            ),
-            training=TrainingConfig(**{"ema": 0.9, "warmup_steps": 5, "lr": 3e-3, **(training or {})}),
-            trainer=TrainerConfig(
-                **{
-                    "accelerator": "cpu",
-                    "precision": "32",
-                    "max_steps": 12,
-                    "validate_every": 5,
-                    "log_every": 2,
-                    "validation_pairs": 4,
-                    "samples": 0,
-                    **(trainer or {}),
-                }
-            ),
-        )
-
-    return make
-
-
-def checkpoint(config: Config) -> dict:
-    return torch.load(Path(config.run_dir) / LAST, weights_only=True)
-
-
-def assert_same_state(one: Config, other: Config) -> None:
-    a, b = checkpoint(one), checkpoint(other)
-    assert a["global_step"] == b["global_step"]
-    assert a["state_dict"].keys() == b["state_dict"].keys()
-    for name in a["state_dict"]:
-        assert torch.equal(a["state_dict"][name], b["state_dict"][name]), name
-    moments = (a["optimizer_states"][0]["state"], b["optimizer_states"][0]["state"])
-    for index in moments[0]:
-        for key in moments[0][index]:
-            assert torch.equal(*(m[index][key] for m in moments))
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

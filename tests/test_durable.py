@@ -1,0 +1,180 @@
+"""Files and folders are old or new, and whole, whatever happens to the one who writes them."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman import durable
+from dragoman.errors import UserError
+
+OLD, NEW = b"old" * 1000, b"new" * 2000
+
+
+def killed_at(n: int, work: Callable[[], None]) -> bool:
+    """Do the work in another process, killed before the nth line of durable.py; whether it came so far."""
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+        return os.WIFSIGNALED(status)
+    lines = 0
+
+    def line(frame, event, arg):  # type: ignore[no-untyped-def]
+        nonlocal lines
+        lines += event == "line"
+        if lines == n:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return line
+
+    try:
+        sys.settrace(lambda frame, event, arg: line if frame.f_code.co_filename == durable.__file__ else None)
+        work()
+        sys.settrace(None)
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def test_a_file_whose_writer_is_killed_anywhere_is_old_or_new_and_the_one_before_is_there(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "file"
+
+    def work() -> None:
+        with durable.replacing(path, keep_previous=True) as file:
+            file.write(NEW[:1500])
+            file.write(NEW[1500:])
+
+    seen, n = set(), 0
+    while True:
+        n += 1
+        for name in os.listdir(tmp_path):
+            os.unlink(tmp_path / name)
+        path.write_bytes(OLD)
+        survived = not killed_at(n, work)
+        found = path if path.exists() else durable.previous_of(path)
+        seen.add((content := found.read_bytes()) == NEW)
+        assert content in (OLD, NEW)
+        work()  # what the killed one left is in nobody's way
+        assert sorted(os.listdir(tmp_path)) == ["file", "file.previous"]
+        if survived:
+            break
+    assert n > 30
+    assert seen == {True, False}
+
+
+def test_a_folder_whose_writer_is_killed_anywhere_is_old_or_new(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "folder"
+
+    def work(content: bytes = NEW) -> None:
+        durable.replace_folder(
+            folder, lambda new: [(new / name).write_bytes(content) for name in "ab"] and None
+        )
+
+    n, survived = 0, False
+    while not survived:
+        n += 1
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        work(OLD)
+        survived = not killed_at(n, work)
+        contents = {path.read_bytes() for path in durable.current(folder).iterdir()}
+        assert contents in ({OLD}, {NEW})
+        work()
+        assert os.listdir(folder.parent) == ["folder"]
+    assert n > 40
+
+
+def test_what_the_disk_gives_back_is_compared_with_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(OLD)
+
+    def forget(handle: int) -> None:
+        with open(tmp_path / "file.part", "r+b") as file:
+            file.write(b"X")
+
+    monkeypatch.setattr(os, "fsync", forget)
+    with pytest.raises(UserError, match="does not give back what was written"):
+        durable.write(path, NEW)
+    assert path.read_bytes() == OLD
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@contextmanager
+def no_file_larger_than(n_bytes: int) -> Iterator[None]:
+    """The system itself refuses, as it does when a disk is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_the_system_refuses_is_told_with_path_and_bytes_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(OLD)
+    with (
+        no_file_larger_than(4000),
+        pytest.raises(UserError, match=r"file: File too large \(after [\d,]+ bytes; .*free"),
+    ):
+        durable.write(path, NEW)
+    refused = pytest.raises(UserError, match="File too large")  # torch has words of its own
+    with no_file_larger_than(4000), refused, durable.replacing(path) as file:
+        torch.save({"w": torch.ones(10_000)}, file)
+    assert path.read_bytes() == OLD
+    with no_file_larger_than(4000), pytest.raises(UserError, match="folder: File too large"):
+        durable.replace_folder(tmp_path / "folder", lambda new: (new / "a").write_bytes(NEW) and None)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting takes root")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_and_a_read_only_disk_are_told_and_what_was_there_stays(small_disk: Path) -> None:
+    path = small_disk / "file"
+    durable.write(path, OLD)
+    with pytest.raises(
+        UserError, match=r"No space left on device \(after [\d,]+ bytes; 2\d\d,\d\d\d bytes are free"
+    ):
+        durable.write(path, NEW * 100)
+    with pytest.raises(UserError, match="No space left on device"):
+        durable.replace_folder(small_disk / "folder", lambda new: (new / "a").write_bytes(NEW * 100) and None)
+    assert os.listdir(small_disk) == ["file"]
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(UserError, match="Read-only file system"):
+        durable.write(path, NEW)
+    assert path.read_bytes() == OLD
+
+
+def test_a_folder_without_permission_and_one_that_is_gone_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"gone.file: No such file"):
+        durable.write(tmp_path / "gone" / "file", NEW)
+    (tmp_path / "closed").mkdir(mode=0o500)
+    if os.access(tmp_path / "closed", os.W_OK):
+        pytest.skip("root may write anywhere")
+    with pytest.raises(UserError, match="Permission denied"):
+        durable.write(tmp_path / "closed" / "file", NEW)
