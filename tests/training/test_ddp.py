@@ -7,6 +7,8 @@ This file is both the tests and, run as a program, one of the two processes: `wo
 import dataclasses
 import json
 import os
+import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -97,10 +99,17 @@ def ranks(prepared: tuple[Path, TranslationData]) -> list[dict[str, Any]]:
     """What each of two processes saw in the first epoch."""
     folder, data = prepared
     steps = -(-data.batches_per_epoch // RANKS)
+    ended = together(folder, str(steps))
+    assert [code for code, _ in ended] == [0] * RANKS, "\n".join(said for _, said in ended)
+    return [torch.load(folder / f"seen-{rank}.pt", weights_only=True) for rank in range(RANKS)]
+
+
+def together(folder: Path, *arguments: str) -> list[tuple[int, str]]:
+    """Run this file as two processes; how each ended, and what it said."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, str(folder), str(steps)]
+    command = [sys.executable, __file__, str(folder), *arguments]
     processes = [
         subprocess.Popen(
             command,
@@ -116,8 +125,7 @@ def ranks(prepared: tuple[Path, TranslationData]) -> list[dict[str, Any]]:
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0] * RANKS, "\n".join(said)
-    return [torch.load(folder / f"seen-{rank}.pt", weights_only=True) for rank in range(RANKS)]
+    return [(process.returncode, out) for process, out in zip(processes, said, strict=True)]
 
 
 def sentences(batch: dict[str, torch.Tensor]) -> list[tuple[tuple[int, ...], ...]]:
@@ -222,5 +230,19 @@ def test_the_door_trains_on_two_devices_and_goes_on_as_if_it_had_not_stopped(tmp
         assert torch.equal(weights, broken["state_dict"][name]), name
 
 
+@pytest.mark.slow
+def test_what_the_first_process_cannot_write_stops_both(
+    prepared: tuple[Path, TranslationData], tmp_path: Path
+) -> None:
+    shutil.copytree(prepared[0] / "cache", tmp_path / "cache")
+    for code, said in together(tmp_path, "3", "100000"):
+        assert code != 0
+        assert "File too large" in said
+        assert said.splitlines()[-1].startswith("dragoman.errors.UserError: cannot write"), said
+    assert not (tmp_path / "run" / "last.ckpt").exists()
+
+
 if __name__ == "__main__":
+    if sys.argv[3:] and os.environ["LOCAL_RANK"] == "0":  # the first process may write no larger files
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
     work(Path(sys.argv[1]), int(sys.argv[2]))

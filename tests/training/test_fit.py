@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -254,3 +255,15 @@ def test_snapshots_hold_the_weights_that_were_validated(config):
     }
     for name, tensor in load_file(newest).items():
         assert torch.equal(tensor, shipped[name])
+
+
+@pytest.mark.slow
+def test_a_compiled_run_continued_equals_one_that_never_stopped(config):
+    if not shutil.which("g++"):
+        pytest.skip("torch.compile needs a compiler")
+    straight = config("straight", trainer={"compile": True})
+    fit(straight)
+    for stop in (4, 12):
+        broken = config("broken", trainer={"compile": True, "max_steps": stop})
+        fit(broken)
+    assert_same_state(straight, broken)
