@@ -151,11 +151,13 @@ def _train(
         save_bundle=save_bundle,
         write_metrics=write_metrics,
     )
-    callbacks = [Curves(progress, log_every=config.trainer.log_every), progress, quality]
-    if config.training.patience:
-        mode = "min" if quality.monitor == "loss" else "max"
-        callbacks.append(EarlyStopping(quality.monitor, patience=config.training.patience, mode=mode))
-    trainer = trainer_for(config, run_dir, [*callbacks, keeper], found.step if found else 0)
+    watching = [
+        Curves(progress, log_every=config.trainer.log_every),
+        progress,
+        quality,
+        *_patience(config, quality),
+    ]
+    trainer = trainer_for(config, run_dir, [*watching, keeper], found.step if found else 0)
     start = f"going on with {run_dir} at step {found.step}" if found else f"training {run_dir}"
     tell_start(config, data, module.model, trainer, start)
     try:
@@ -166,6 +168,14 @@ def _train(
         raise
     _finish(config, run_dir, data, module, trainer, keeper, write_metrics)
     return run_dir / "bundle"
+
+
+def _patience(config: "Config", quality: Quality) -> list[EarlyStopping]:
+    """What ends the run when nothing gets better, if it shall end then."""
+    if not config.training.patience:
+        return []
+    mode = "min" if quality.monitor == "loss" else "max"
+    return [EarlyStopping(quality.monitor, patience=config.training.patience, mode=mode)]
 
 
 def _finish(
