@@ -37,7 +37,8 @@ FLOORS = {
     "model": {"masks"},
     # floor 2
     "search": set(),
-    "bundle": {"model", "data.tokenizer", "search", "durable", "untrusted", "model_card"},
+    "description": {"model.shape", "data.tokenizer", "search.hypothesis", "durable", "untrusted"},
+    "bundle": {"description", "model", "data.tokenizer", "durable", "untrusted", "model_card"},
     "attention_map": {"model", "masks"},
     "attended": {"attention_map", "model", "data.tokenizer"},
     "sentence_vectors": {"model", "masks"},

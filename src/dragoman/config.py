@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dragoman.data.datamodule import DataConfig
 from dragoman.errors import UserError, suggest
 from dragoman.experiments import CONFIGS, choices
-from dragoman.model.transformer import ModelConfig
+from dragoman.model.shape import ModelConfig
 from dragoman.search.search import SearchConfig
 from dragoman.training.module import TrainingConfig
 from dragoman.training.trainer import TrainerConfig

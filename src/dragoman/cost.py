@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dragoman.model.transformer import ModelConfig
+from dragoman.model.shape import ModelConfig
 
 
 class Shape(NamedTuple):

@@ -3,8 +3,11 @@
 Names are fixed by the reader, never taken from the files; a file must be a regular one inside its folder;
 JSON is small and of exactly the types asked for; tensors have exactly the names and shapes expected before
 any memory is taken for them. Every refusal is a `UserError` of one line. This file knows formats, and
-refuses to know what a model is.
+refuses to know what a model is. It imports torch only where tensors are read: what an export of a model needs to
+be believed is here too, and that is to start at once.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import hashlib
@@ -16,14 +19,14 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
-import torch
 import yaml
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from dragoman.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MOST_JSON = 1 << 22  # bytes; a configuration has about two thousand, its provenance a few more
 _HARMLESS = re.compile(
@@ -156,6 +159,9 @@ def read_weights(path: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, T
 
     All names, shapes, types and places are compared before the library sees the file.
     """
+    import torch
+    from safetensors import SafetensorError, safe_open
+
     try:
         header, n_bytes = _header(path)
         for name in sorted(header.keys() ^ shapes.keys()):

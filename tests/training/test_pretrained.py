@@ -16,7 +16,8 @@ from dragoman.data.corpus import CorpusConfig
 from dragoman.data.datamodule import DataConfig
 from dragoman.data.tokenizer import Tokenizer, TokenizerConfig
 from dragoman.errors import UserError
-from dragoman.model.embedding import Embedding, EmbeddingConfig
+from dragoman.model.embedding import Embedding
+from dragoman.model.shape import EmbeddingConfig
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.special import BOS, EOS, PAD, UNK
 from dragoman.training.checkpoint import LAST

@@ -1,20 +1,12 @@
 """From ids to vectors and back. The same matrix may serve both ways (Press & Wolf 2017)."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.special import PAD
-
-
-@dataclass(kw_only=True)
-class EmbeddingConfig:
-    """How the embeddings of a new run begin: at random, or with the word vectors of the text file `init`."""
-
-    init: str | None = None
 
 
 class Embedding(nn.Module):

@@ -12,51 +12,12 @@ Positions count from 0 within a sentence; a scheme refuses to know about padding
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.errors import UserError, suggest
-
-
-@dataclass(kw_only=True)
-class PositionConfig:
-    """`kind` names the scheme; the other keys belong to some of them.
-
-    base: sinusoidal, rope, transformer_xl: the 10000 of the sinusoid, which sets the longest wavelength.
-    length: learned, unit: how many positions there are. n_buckets, max_distance: t5.
-    """
-
-    kind: str = "sinusoidal"
-    base: float = 10000.0
-    length: int = 512
-    n_buckets: int = 32
-    max_distance: int = 128
-
-    def __post_init__(self) -> None:
-        if self.kind not in POSITIONS:
-            choices = ", ".join(POSITIONS)
-            raise UserError(
-                f"model.position.kind={self.kind}: choose one of {choices}{suggest(self.kind, POSITIONS)}"
-            )
-        if not 1 < self.base < math.inf:
-            raise UserError(f"model.position.base={self.base}: must be greater than 1 (the paper's is 10000)")
-        if self.length < 2:
-            raise UserError(f"model.position.length={self.length}: must be at least 2")
-        if self.n_buckets < 4 or self.n_buckets % 4:
-            raise UserError(f"model.position.n_buckets={self.n_buckets}: must be a multiple of 4, T5 has 32")
-        if self.max_distance <= self.n_buckets // 2:
-            raise UserError(
-                f"model.position.max_distance={self.max_distance}: must be greater than n_buckets / 2 = "
-                f"{self.n_buckets // 2}, the distances that have a bucket each"
-            )
-
-    @property
-    def limit(self) -> int | None:
-        """How many positions there are; None: as many as are asked for."""
-        return self.length if self.kind in ("learned", "unit") else None
+from dragoman.model.shape import PositionConfig
 
 
 class Position(nn.Module):

@@ -15,82 +15,25 @@ CTranslate2 4.8 (`TransformerSpec`) and of Marian in transformers 5.23, and no m
     activation     relu, gelu, swiglu             yes, yes, yes                    yes, yes, no
 """
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor, nn
 
-from dragoman.errors import UserError, suggest
+from dragoman.errors import UserError
 from dragoman.masks import padding_attn_mask, segment_attn_mask
-from dragoman.model.attention import SCORES, Attention
+from dragoman.model.attention import Attention
 from dragoman.model.cache import DecoderCache
 from dragoman.model.dropout import Dropout
-from dragoman.model.embedding import Embedding, EmbeddingConfig, Projection
+from dragoman.model.embedding import Embedding, Projection
 from dragoman.model.layers import (
-    ACTIVATIONS,
     NORMALIZATIONS,
     DecoderLayer,
     EncoderLayer,
     FeedForward,
     Residual,
 )
-from dragoman.model.position import POSITIONS, Position, PositionConfig
+from dragoman.model.position import POSITIONS, Position
+from dragoman.model.shape import ModelConfig
 from dragoman.model.varlen import Paired, Runs
-
-CHOICES = {"score": tuple(SCORES), "activation": tuple(ACTIVATIONS), "norm": ("pre", "post")}
-CHOICES |= {"tie": ("none", "tgt", "all"), "normalization": tuple(NORMALIZATIONS)}
-
-
-@dataclass(kw_only=True)
-class ModelConfig:
-    """Everything that shapes the network except the vocabularies.
-
-    tie: "none" three matrices; "tgt" the output reads the target embedding; "all" one matrix for source, target and
-    output (needs one joint vocabulary). dropout is on embeddings and sub-layer outputs, activation_dropout inside
-    the feed-forward, attention_dropout on the attention weights.
-    """
-
-    d_model: int = 256
-    d_ff: int = 1024
-    n_heads: int = 4
-    n_encoder_layers: int = 3
-    n_decoder_layers: int = 3
-    dropout: float = 0.1
-    activation_dropout: float = 0.0
-    attention_dropout: float = 0.0
-    activation: str = "relu"
-    norm: str = "pre"
-    normalization: str = "layer_norm"
-    tie: str = "all"
-    score: str = "scaled_dot"
-    position: PositionConfig = field(default_factory=PositionConfig)
-    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
-
-    def __post_init__(self) -> None:
-        for key in ("d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers"):
-            if getattr(self, key) < 1:
-                raise UserError(f"model.{key}={getattr(self, key)}: must be at least 1")
-        if self.d_model % self.n_heads:
-            fitting = [h for h in (1, 2, 4, 8, 16) if self.d_model % h == 0]
-            raise UserError(
-                f"model.n_heads={self.n_heads} does not divide model.d_model={self.d_model}; "
-                f"n_heads could be one of {', '.join(map(str, fitting))}"
-            )
-        d_head = self.d_model // self.n_heads
-        if self.position.kind == "rope" and d_head % 2:
-            raise UserError(
-                f"model.position.kind=rope turns pairs of components, but model.d_model={self.d_model} over "
-                f"model.n_heads={self.n_heads} makes heads of {d_head}: change n_heads so that their size is even"
-            )
-        for key in ("dropout", "activation_dropout", "attention_dropout"):
-            if not 0 <= getattr(self, key) < 1:
-                raise UserError(f"model.{key}={getattr(self, key)}: must be at least 0 and below 1")
-        for key, choices in CHOICES.items():
-            value = getattr(self, key)
-            if value not in choices:
-                raise UserError(
-                    f"model.{key}={value}: choose one of {', '.join(choices)}{suggest(value, choices)}"
-                )
 
 
 class Transformer(nn.Module):

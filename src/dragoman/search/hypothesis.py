@@ -1,23 +1,27 @@
-"""What a search is given and what it returns: its settings, the step function, hypotheses and their score."""
+"""What a search is given and what it returns: its settings, the step function, hypotheses and their score.
+
+It imports no torch: CTranslate2 searches by the same settings and returns the same hypotheses.
+"""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from dragoman.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Cache(Protocol):
     """Whatever `step` remembers."""
 
-    def select(self, rows: Tensor) -> "Cache":
+    def select(self, rows: "Tensor") -> "Cache":
         """Keep these rows, in this order."""
 
 
-Step = Callable[[Tensor, Cache], tuple[Tensor, Cache]]
+Step = Callable[["Tensor", Cache], tuple["Tensor", Cache]]
 
 KINDS = ("greedy", "beam", "sample")
 

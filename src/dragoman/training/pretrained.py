@@ -13,7 +13,8 @@ from dragoman import vectors
 from dragoman.data.prepare import say
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
-from dragoman.model.transformer import ModelConfig, Transformer
+from dragoman.model.shape import ModelConfig
+from dragoman.model.transformer import Transformer
 from dragoman.special import BOS, EOS, PAD, UNK
 
 N_SPECIAL = len((PAD, UNK, BOS, EOS))
