@@ -17,6 +17,7 @@ from dragoman.doors import (
     Parser,
     Progress,
     add_direction_option,
+    add_engine_options,
     add_search_options,
     count_lines,
     load_translator,
@@ -30,6 +31,8 @@ from dragoman.errors import UserError
 
 if TYPE_CHECKING:
     from dragoman.translator import Translation, Translator
+
+FOR_TORCH = ("sample", "attention", "embed")  # options for what CTranslate2 does not do
 
 
 def parser() -> Parser:
@@ -49,8 +52,8 @@ def parser() -> Parser:
         "--embed", metavar="NPY", help="write a vector for each line there; translate nothing"
     )
     parser.add_argument("--pooling", metavar="NAME", help="with --embed: mean, first or attention (mean)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
     parser.add_argument("--batch", type=int, default=4096, metavar="N", help="pieces computed at once (4096)")
+    add_engine_options(parser)
     add_direction_option(parser)
     add_search_options(parser)
     return parser
@@ -74,14 +77,26 @@ def main() -> None:
         out: IO[bytes] = sys.stdout.buffer
         if args.output:
             out = opened.enter_context(new_file(args.output, overwrite=args.overwrite))
-        translator, lines, args.direction = load_translator(args.model, lines, args.device, args.direction)
+        translator, lines, args.direction = load_translator(
+            args.model,
+            lines,
+            args.device,
+            args.direction,
+            engine=args.engine,
+            task=next((f"--{name}" for name in FOR_TORCH if getattr(args, name)), None),
+        )
         search = search_config(args, translator.bundle.search)
         progress = Progress(count_lines(args.input)) if args.input else None
         if shown and args.embed:
             embed(translator, lines, args, shown, progress)
             return
         found = translator.stream(
-            lines, search, batch_tokens=args.batch, direction=args.direction, progress=progress
+            lines,
+            search,
+            batch_tokens=args.batch,
+            direction=args.direction,
+            scored=args.json,
+            progress=progress,
         )
         for translation in found:
             out.write((as_json(translation) if args.json else as_text(translation)).encode() + b"\n")

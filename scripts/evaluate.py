@@ -12,6 +12,7 @@ from dragoman.doors import (
     Parser,
     Progress,
     add_direction_option,
+    add_engine_options,
     add_search_options,
     open_door,
     search_config,
@@ -31,8 +32,8 @@ def parser() -> Parser:
         "--ref", metavar="FILE", action="append", default=[], help="their references, line by line"
     )
     parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET beside the bundle")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
     parser.add_argument("--batch", type=int, default=4096, metavar="N", help="pieces computed at once (4096)")
+    add_engine_options(parser)
     add_direction_option(parser)
     add_search_options(parser)
     return parser
@@ -48,12 +49,14 @@ def main() -> None:
         raise UserError(f"--batch {args.batch}: at least 1 piece must be computed at once")
     if args.n_best not in (None, 1):
         raise UserError("--n-best: only the best translation of each line is scored")
-    from dragoman import bundle, evaluation
+    from dragoman import evaluation
     from dragoman.data.corpus import CorpusConfig
+    from dragoman.description import locate
     from dragoman.translator import Translator
 
-    folder = bundle.locate(Path(args.model))
-    translator = Translator.load(folder, args.device)
+    folder = locate(Path(args.model))
+    task = "--sample" if args.sample else None
+    translator = Translator.load(folder, args.device, engine=args.engine, task=task)
     several = len(translator.bundle.directions) > 1
     if several and not args.direction and not args.src:  # a test set can be read from either side
         known = " and ".join(map(str, translator.bundle.directions))

@@ -43,19 +43,25 @@ FLOORS = {
     "attended": {"attention_map", "model", "data.tokenizer"},
     "sentence_vectors": {"model", "masks"},
     "cost": {"model"},
-    "torch_engine": {"model", "search", "masks", "bundle"},
+    "torch_engine": {"model", "search", "masks", "data.collate"},
+    "ctranslate2_engine": {"description", "model.shape", "search.hypothesis", "durable", "untrusted"},
+    "engine": {"torch_engine", "ctranslate2_engine", "description", "search.hypothesis"},
     # floor 3
     "translator": {
-        "bundle", "torch_engine", "search", "attended", "sentence_vectors",
-        "data.tokenizer", "data.sentences", "data.collate", "data.corpus",
+        "description", "bundle", "engine", "torch_engine", "search.hypothesis", "attended", "sentence_vectors",
+        "data.tokenizer", "data.sentences", "data.corpus",
     },
     # floor 4
     "training": {
         "data", "model", "search", "bundle", "torch_engine", "attended", "cost", "masks", "metrics", "picture",
         "durable", "vectors", "untrusted",
     },
-    "evaluation": {"data", "metrics", "durable", "search", "translator", "untrusted"},
-    "doors": {"bundle", "search", "translator", "durable"},
+    "export": {
+        "bundle", "description", "ctranslate2_engine", "torch_engine", "model", "search",
+        "data.corpus", "durable", "untrusted",
+    },
+    "evaluation": {"data", "metrics", "durable", "search.hypothesis", "translator", "untrusted"},
+    "doors": {"description", "search.hypothesis", "translator", "durable"},
     "doctor": {"data"},
     # floor 5
     "config": {"data", "model", "search", "training", "experiments", "untrusted"},

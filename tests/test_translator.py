@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from tiny import SENTENCES, make_bundle
 
 from dragoman.bundle import Bundle
+from dragoman.engine import choose_device
 from dragoman.errors import UserError
 from dragoman.model.position import PositionConfig
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import SearchConfig
 from dragoman.special import BOS, EOS, PAD
 from dragoman.torch_engine import translate_ids
-from dragoman.translator import Translator, choose_device
+from dragoman.translator import Translator
 
 GREEDY = SearchConfig(kind="greedy", max_length_a=0.5, max_length_b=3)
 
@@ -146,7 +147,7 @@ def test_a_long_text_is_translated_whole(translator: Translator, monkeypatch: py
         seen.extend(sources)
         return translate_ids(model, sources, *args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("dragoman.translator.translate_ids", counting)
+    monkeypatch.setattr("dragoman.torch_engine.translate_ids", counting)
     text = "".join(SENTENCES[:5]) * 40
     assert translator.translate([text], GREEDY)[0].text
     assert "".join(translator.bundle.src_tokenizer.decode(ids).replace(" ", "") for ids in seen) == text
@@ -240,7 +241,7 @@ def test_the_tag_of_the_target_language_goes_before_every_source(
         seen.extend(sources)
         return translate_ids(model, sources, *args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("dragoman.translator.translate_ids", looking)
+    monkeypatch.setattr("dragoman.torch_engine.translate_ids", looking)
     tokenizer = both.bundle.src_tokenizer
     both.translate(["".join(SENTENCES[:5])], GREEDY)
     assert seen == [[*tokenizer.tag("en"), *tokenizer.encode(text)] for text in SENTENCES[:5]]

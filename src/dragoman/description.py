@@ -34,6 +34,7 @@ _MOST = {  # no honest model is larger
     "position.max_distance": 1 << 24,
 }
 _MOST_PIECES = 1 << 21
+_MAX_LENGTH = 256  # where the bundle does not say
 _PRACTICE_RUNS = ("smoke", "copy")  # they prove that the program works, and translate nothing
 
 
@@ -84,6 +85,12 @@ class Shell:
 
     def __post_init__(self) -> None:
         self.directions = self.directions or [Direction(self.src, self.tgt)]
+
+    @property
+    def max_length(self) -> int:
+        """The most pieces of one sentence, as in training; free text beside it may not stop a translation."""
+        found = self.meta.get("max_length")
+        return found if type(found) is int and found > 0 else _MAX_LENGTH
 
 
 def load_shell(folder: Path) -> Shell:

@@ -26,7 +26,7 @@ from dragoman.errors import UserError, plain_errors
 from dragoman.languages import reads
 
 if TYPE_CHECKING:
-    from dragoman.search.search import SearchConfig
+    from dragoman.search.hypothesis import SearchConfig
     from dragoman.translator import Translator
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk: nobody's fault in here
@@ -99,6 +99,17 @@ def add_direction_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """By which of the two engines, and where."""
+    parser.add_argument(
+        "--engine",
+        default="auto",
+        metavar="NAME",
+        help="torch, ctranslate2, or auto: CTranslate2 on a CPU, where the model has an export for it (auto)",
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
+
+
 def search_config(args: argparse.Namespace, default: SearchConfig) -> SearchConfig:
     """`default` with what the options change. Raises UserError for contradictions and impossible values."""
     sampling = {key: getattr(args, key) for key in ("temperature", "top_k", "top_p", "seed")}
@@ -165,12 +176,16 @@ def load_translator(
     device: str,
     direction: str | None = None,
     runs: Path = Path("runs"),
+    *,
+    engine: str = "auto",
+    task: str | None = None,
 ) -> tuple[Translator, Iterator[str], str]:
     """The model asked for, or the newest for these lines; the lines, all of them; the direction they are taken in.
 
     That is `direction`, or the one that reads the script of the first lines. Raises UserError where none is had.
+    `engine` and `task` as in engine.choose.
     """
-    from dragoman import bundle
+    from dragoman.description import newest
     from dragoman.translator import Translator
 
     rest = iter(lines)
@@ -179,10 +194,10 @@ def load_translator(
     if model:
         folder = Path(model)
     elif direction:
-        folder = bundle.newest(runs, lambda known: str(known) == direction, f"--direction {direction}")
+        folder = newest(runs, lambda known: str(known) == direction, f"--direction {direction}")
     else:
-        folder = bundle.newest(runs, lambda known: reads(known.src, sample))
-    translator = Translator.load(folder, device)
+        folder = newest(runs, lambda known: reads(known.src, sample))
+    translator = Translator.load(folder, device, engine=engine, task=task)
     taken = translator.direction(direction, sample)
     if not model or len(translator.bundle.directions) > 1:
         print(f"model: {folder} ({taken.src}-{taken.tgt})", file=sys.stderr)

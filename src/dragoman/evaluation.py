@@ -23,7 +23,7 @@ from dragoman.data.sources import find
 from dragoman.errors import UserError, suggest
 from dragoman.languages import Direction
 from dragoman.metrics import Score
-from dragoman.search.search import SearchConfig
+from dragoman.search.hypothesis import SearchConfig
 from dragoman.untrusted import read_yaml, refuse_resolvers
 
 if TYPE_CHECKING:
@@ -131,7 +131,12 @@ def evaluate(
         raise UserError(f"{folder} exists and holds no evaluation: it is left alone; name another --output")
     begin = time.monotonic()
     found = translator.stream(
-        test_set.sources, search, batch_tokens=batch_tokens, direction=str(direction), progress=progress
+        test_set.sources,
+        search,
+        batch_tokens=batch_tokens,
+        direction=str(direction),
+        scored=False,
+        progress=progress,
     )
     hypotheses = [clean_text(translation.text) for translation in found]
     seconds = time.monotonic() - begin
@@ -145,6 +150,7 @@ def evaluate(
         "test_set": test_set.name,
         "sentences": len(hypotheses),
         "model": translator.bundle.meta.get("name"),
+        "engine": translator.engine.name,
         "direction": str(direction),
         "search": dataclasses.asdict(search),
         "seconds": round(seconds, 2),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from dragoman.data.collate import collate
 from dragoman.errors import UserError
 from dragoman.masks import key_padding_mask
 from dragoman.model.cache import DecoderCache
@@ -76,3 +77,28 @@ def _translate_batch(
     longest_answer = sys.maxsize if model.max_positions is None else model.max_positions - 1  # and its EOS
     max_lengths = [min(config.max_length(len(source)), longest_answer) for source in sources]
     return search(step, cache, config, max_lengths=max_lengths, lines=lines)  # type: ignore[arg-type]
+
+
+@torch.inference_mode()
+def score_ids(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    batch_tokens: int = 4096,
+) -> list[float]:
+    """log P(target | source) of each pair in nats, the end mark included."""
+    widths = [max(map(len, pair)) + 1 for pair in zip(sources, targets, strict=True)]
+    order = sorted(range(len(widths)), key=widths.__getitem__, reverse=True)
+    scores = [0.0] * len(widths)
+    while order:
+        rows = max(1, batch_tokens // widths[order[0]])
+        group, order = order[:rows], order[rows:]
+        batch = collate([sources[i] for i in group], [targets[i] for i in group])
+        batch = batch.to(next(model.parameters()).device)
+        logits = model(batch.src, batch.tgt_in, batch.src_key_padding_mask)
+        gold = logits.float().log_softmax(-1).gather(-1, batch.tgt_out[..., None]).squeeze(-1)  # (B, T)
+        totals = gold.masked_fill(batch.tgt_key_padding_mask, 0.0).sum(1)
+        for i, total in zip(group, totals.tolist(), strict=True):
+            scores[i] = total
+    return scores

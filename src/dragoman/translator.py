@@ -22,23 +22,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-import torch
-
-from dragoman import bundle as bundles
-from dragoman.attended import Attended, attended
-from dragoman.bundle import Bundle
-from dragoman.data.collate import collate
 from dragoman.data.corpus import clean_text
 from dragoman.data.sentences import split
+from dragoman.description import Shell, load_shell, settled
+from dragoman.engine import Engine, choose, choose_device
 from dragoman.errors import UserError
 from dragoman.languages import Direction, chosen, is_unspaced, named
-from dragoman.search import search as searching
-from dragoman.search.search import SearchConfig
-from dragoman.sentence_vectors import line_vectors
-from dragoman.special import EOS, PAD
-from dragoman.torch_engine import translate_ids
+from dragoman.search.hypothesis import Hypothesis, SearchConfig
+from dragoman.special import EOS
+
+if TYPE_CHECKING:
+    import torch
+
+    from dragoman.attended import Attended
+    from dragoman.bundle import Bundle
 
 _WINDOW_LINES = 2_000
 _WINDOW_CHARS = 200_000
@@ -77,21 +76,38 @@ _EMPTY = Candidate("", 0.0, [], [])
 
 
 class Translator:
-    """A bundle, ready to translate on one device."""
+    """A bundle, ready to translate. All but translating is done by torch, whose model is read when it is needed."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Shell, engine: Engine | None = None) -> None:
+        """`bundle` holds a model, unless there is an `engine`."""
         self.bundle = bundle
+        self.engine = engine or Engine(lambda: cast("Bundle", bundle).model)
         # pieces of one sentence, its end mark included and, in a model of two directions, its tag
-        self.longest = min(_LONGEST_SCORED, bundle.model.max_positions or _LONGEST_SCORED)
-        self.max_length = min(
-            _positive_int(bundle.meta.get("max_length"), default=256),
-            max(1, self.longest - len(bundle.directions)),
-        )
+        self.longest = min(_LONGEST_SCORED, bundle.model_config.position.limit or _LONGEST_SCORED)
+        self.max_length = min(bundle.max_length, max(1, self.longest - len(bundle.directions)))
 
     @classmethod
-    def load(cls, folder: Path | str, device: str = "auto") -> Translator:
-        """The translator of a bundle or run folder on 'cpu', 'cuda', 'cuda:1', 'mps' or the best one."""
-        return cls(bundles.load(folder, choose_device(device)))
+    def load(
+        cls, folder: Path | str, device: str = "auto", *, engine: str = "auto", task: str | None = None
+    ) -> Translator:
+        """The translator of a bundle or run folder on 'cpu', 'cuda', 'cuda:1', 'mps' or the best one.
+
+        For `engine` and `task` see engine.choose: without an export beside it, the bundle's weights are read at once.
+        """
+
+        def read() -> Bundle:
+            from dragoman import bundle
+
+            return bundle.load(folder, choose_device(device))
+
+        def fast(found: Path) -> Translator | None:
+            if not found.is_dir():
+                return None  # which reading it will say
+            shell = load_shell(found)
+            export = choose(engine, found, shell, device, task=task)
+            return cls(shell, Engine(lambda: read().model, export)) if export else None
+
+        return settled(Path(folder), fast) or cls(read())
 
     def direction(self, name: str | None, text: str) -> Direction:
         """The direction called `name`; for None, the one that suits the script of `text`.
@@ -108,9 +124,13 @@ class Translator:
         *,
         batch_tokens: int = 4096,
         direction: str | None = None,
+        scored: bool = True,
     ) -> list[Translation]:
-        """One translation per line; `search` defaults to the bundle's own, `direction` is written zh_en."""
-        return list(self.stream(lines, search, batch_tokens=batch_tokens, direction=direction))
+        """One translation per line; `search` defaults to the bundle's own, `direction` is written zh_en.
+
+        Without `scored`, only the texts and tokens are to be relied on: scores may be missing, and time is saved.
+        """
+        return list(self.stream(lines, search, batch_tokens=batch_tokens, direction=direction, scored=scored))
 
     def stream(
         self,
@@ -119,6 +139,7 @@ class Translator:
         *,
         batch_tokens: int = 4096,
         direction: str | None = None,
+        scored: bool = True,
         progress: Callable[[float], None] | None = None,
     ) -> Iterator[Translation]:
         """`translate` for input of any length: translations follow one by one, in order.
@@ -143,12 +164,13 @@ class Translator:
                     progress(before + lines * answered / of)
 
             found = iter(
-                translate_ids(
-                    self.bundle.model,
+                self.engine.translate(
                     sources,
                     search,
+                    longest=self.max_length + len(tag),
                     batch_tokens=batch_tokens,
                     lines=range(counted, counted + len(sources)),
+                    scored=scored,
                     progress=tell,
                 )
             )
@@ -181,24 +203,19 @@ class Translator:
                 raise UserError(
                     f"line {number} has {width} pieces; no more than {self.longest} can be scored"
                 )
-        order = sorted(range(len(widths)), key=widths.__getitem__, reverse=True)
-        scores = [0.0] * len(widths)
-        while order:
-            rows = max(1, batch_tokens // widths[order[0]])
-            batch, order = order[:rows], order[rows:]
-            for i, total in zip(
-                batch, self._totals([src[i] for i in batch], [tgt[i] for i in batch]), strict=True
-            ):
-                scores[i] = total
-        return scores
+        from dragoman.torch_engine import score_ids
+
+        return score_ids(self.engine.model, src, tgt, batch_tokens=batch_tokens)
 
     def attend(self, line: str, translation: str, *, direction: str | None = None) -> Attended:
         """Where the model looks in `line` while it writes `translation`; both taken as one sentence."""
+        from dragoman.attended import attended
+
         src = [*self._tag(direction, line), *self.bundle.src_tokenizer.encode(clean_text(line))]
         tgt = self.bundle.tgt_tokenizer.encode(clean_text(translation))
         if max(len(src), len(tgt)) >= self.longest:
             raise UserError(f"the attention over more than {self.longest} pieces cannot be shown")
-        return attended(self.bundle.model, (self.bundle.src_tokenizer, self.bundle.tgt_tokenizer), src, tgt)
+        return attended(self.engine.model, (self.bundle.src_tokenizer, self.bundle.tgt_tokenizer), src, tgt)
 
     def embed(
         self,
@@ -215,15 +232,19 @@ class Translator:
         mean, weighted by tokens; a line with nothing to translate (blank, or only marks) gets zeros. The other
         lines change no vector. See model/pooling.py for the poolings; `direction`, `progress` as in `stream`.
         """
+        import torch
+
+        from dragoman.sentence_vectors import line_vectors
+
         vectors = [
-            line_vectors(self.bundle.model, [], pooling)
+            line_vectors(self.engine.model, [], pooling)
         ]  # refuses an unknown one before anything is read
         n_done = 0
         tag: list[int] | None = None
         for window in _windows(lines):
             tag = self._tag(direction, "\n".join(window)) if tag is None else tag
             ids = [[[*tag, *piece.ids] for piece in self._pieces(line) if piece.ids] for line in window]
-            vectors.append(line_vectors(self.bundle.model, ids, pooling, batch_tokens=batch_tokens))
+            vectors.append(line_vectors(self.engine.model, ids, pooling, batch_tokens=batch_tokens))
             n_done += len(window)
             if progress:
                 progress(n_done)
@@ -232,13 +253,6 @@ class Translator:
     def _tag(self, direction: str | None, text: str) -> list[int]:
         """What goes before the ids of each source."""
         return self.bundle.src_tokenizer.tag(self.direction(direction, text).tgt)
-
-    @torch.inference_mode()
-    def _totals(self, src: list[list[int]], tgt: list[list[int]]) -> list[float]:
-        batch = collate(src, tgt).to(next(self.bundle.model.parameters()).device)
-        logits = self.bundle.model(batch.src, batch.tgt_in, batch.src_key_padding_mask)
-        gold = logits.float().log_softmax(-1).gather(-1, batch.tgt_out[..., None]).squeeze(-1)  # (B, T)
-        return gold.masked_fill(batch.tgt_out == PAD, 0.0).sum(1).tolist()
 
     def _pieces(self, line: str) -> list[_Piece]:
         return [
@@ -263,7 +277,7 @@ class Translator:
         yield from self._fitting(parts[-1][0], parts[-1][1] + space)
 
     def _join(
-        self, plan: list[_Piece], found: Iterator[list[searching.Hypothesis]], n_best: int, tgt: str
+        self, plan: list[_Piece], found: Iterator[list[Hypothesis]], n_best: int, tgt: str
     ) -> Translation:
         """A line's translation into `tgt` from those of its pieces, taken from `found` in turn."""
         answers = [
@@ -279,7 +293,7 @@ class Translator:
             hypotheses.append(_concatenated(plan, parts, tgt) if parts else _EMPTY)
         return Translation(hypotheses[0].text, hypotheses)
 
-    def _candidate(self, hypothesis: searching.Hypothesis) -> Candidate:
+    def _candidate(self, hypothesis: Hypothesis) -> Candidate:
         tokenizer = self.bundle.tgt_tokenizer
         ended = [EOS] if len(hypothesis.token_scores) > len(hypothesis.ids) else []
         # Byte pieces can spell anything, line breaks too: what the model writes is cleaned like what it read.
@@ -313,20 +327,6 @@ def _between(space: str, tgt: str) -> str:
     return space if space and not space.strip(" \t") else " "  # an ideographic space is Chinese too
 
 
-def choose_device(name: str = "auto") -> torch.device:
-    """The device called `name`; 'auto' is a GPU where there is one."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(f"there is no device '{name}' here; choose auto, cpu, cuda, cuda:N or mps") from error
-    return device
-
-
 def _windows(lines: Iterable[str]) -> Iterator[list[str]]:
     """Lists of successive lines, bounded in number and in characters; a huge line stands alone."""
     window: list[str] = []
@@ -339,8 +339,3 @@ def _windows(lines: Iterable[str]) -> Iterator[list[str]]:
         n_chars += len(line)
     if window:
         yield window
-
-
-def _positive_int(value: object, default: int) -> int:
-    """`value` where it is one: provenance is free text, and nothing in it may stop a translation."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else default

@@ -1,0 +1,1 @@
+"""Models carried to other programs. Each export is verified against torch before it is written."""
