@@ -54,7 +54,7 @@ FLOORS = {
     # floor 4
     "training": {
         "data", "model", "search", "bundle", "torch_engine", "attended", "cost", "masks", "metrics", "picture",
-        "durable", "vectors", "untrusted",
+        "durable", "vectors", "untrusted", "export",
     },
     "export": {
         "bundle", "description", "ctranslate2_engine", "torch_engine", "model", "search",

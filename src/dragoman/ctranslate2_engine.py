@@ -219,11 +219,10 @@ class CTranslate2Engine:
         for group, results in self._in_flight(self._groups(order, lengths, batch_tokens), submit):
             for n, result in zip(group, results, strict=True):
                 i, hypothesis = rows[n]
-                gains = list(result.log_probs)
-                if len(hypothesis.ids) == caps[i]:
-                    gains.pop()  # cut off: its EOS was never reached
+                cut_off = len(hypothesis.ids) == caps[i]  # its EOS was never reached
+                gains = result.log_probs[:-1] if cut_off else result.log_probs
                 # The search could not begin with EOS and shared its probability among the others; this pass has not.
-                total = hypothesis.score * len(hypothesis.ids) ** length_penalty
+                total = hypothesis.score * len(gains) ** length_penalty
                 gains[0] += total - sum(gains)
                 hypothesis.token_scores = gains
 

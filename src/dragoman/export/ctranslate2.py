@@ -12,6 +12,7 @@ Nothing is written before the same network in float32 has translated a hundred s
 """
 
 import json
+import random
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -42,11 +43,13 @@ QUANTIZATIONS = ("int8", "int16", "float32")
 SENTENCES = 100  # translated by both engines
 _FEWEST_POSITIONS = 1024
 _NEVER_BIAS = -1e9
+_LONGEST_DRAWN = 40  # pieces
 
 
-def export(folder: Path, sentences: Sequence[str], *, quantization: str = "int8") -> Path:
-    """Write the export of the bundle at `folder`; the first 100 of `sentences` prove it. Returns its folder.
+def export(folder: Path, sentences: Sequence[str] = (), *, quantization: str = "int8") -> Path:
+    """Write the export of the bundle at `folder`; returns where. The first 100 of `sentences` prove it.
 
+    Where there are fewer, rows of pieces drawn by chance make up the number.
     Raises UserError for what CTranslate2 cannot express, for an export that does not write what torch does, and for
     a folder that cannot be written; an older export is then left as it was.
     """
@@ -92,6 +95,15 @@ def export(folder: Path, sentences: Sequence[str], *, quantization: str = "int8"
     return folder / ctranslate2_engine.FOLDER
 
 
+def told(made: Path) -> str:
+    """What was made, in words."""
+    manifest = untrusted.read_json(made, MANIFEST)
+    megabytes = sum(entry["size"] for entry in manifest["files"].values()) / 1e6
+    return (
+        f"{made}: {manifest['quantization']}, {megabytes:.1f} MB; {SENTENCES} sentences as torch in float32"
+    )
+
+
 def _n_positions(bundle: Bundle) -> int:
     """How long the table of positions is; 0: the scheme has none."""
     position = bundle.model_config.position
@@ -124,11 +136,14 @@ def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) ->
 def _compare(bundle: Bundle, engine: CTranslate2Engine, sentences: Sequence[str]) -> None:
     """Raises UserError unless both engines write the same ids."""
     tag = bundle.src_tokenizer.tag(bundle.directions[0].tgt)
-    cleaned = filter(None, map(clean_text, sentences))
-    encoded = (bundle.src_tokenizer.encode(text)[: bundle.max_length] for text in cleaned)
-    sources = [[*tag, *ids] for ids, _ in zip(encoded, range(SENTENCES), strict=False)]
-    if len(sources) < SENTENCES:
-        raise UserError(f"it takes {SENTENCES} sentences to verify an export; there are {len(sources)}")
+    rows = bundle.src_tokenizer.encode_batch([clean_text(text) for text in sentences[: 2 * SENTENCES]])
+    chance = random.Random(1)
+    pieces = range(EOS + 1, len(bundle.src_tokenizer))
+    rows += [chance.choices(pieces, k=chance.randint(1, _LONGEST_DRAWN)) for _ in range(SENTENCES)]
+    longest = bundle.max_length
+    if bundle.model.max_positions is not None:
+        longest = min(longest, bundle.model.max_positions - len(bundle.directions))
+    sources = [[*tag, *row[:longest]] for row in rows if row][:SENTENCES]
     greedy = SearchConfig(kind="greedy")
     ours = translate_ids(bundle.model, sources, greedy)
     theirs = engine.translate(sources, greedy, scored=False)

@@ -91,7 +91,8 @@ def _candidates(log_p: Tensor, totals: Tensor) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def _hypothesis(ids: Tensor, gains: Tensor, total: float, length_penalty: float) -> Hypothesis:
+    score = normalised(total, len(gains), length_penalty)
     words = ids.tolist()
     if words[-1] == EOS:
         words.pop()
-    return Hypothesis(words, normalised(total, len(words), length_penalty), gains.tolist())
+    return Hypothesis(words, score, gains.tolist())

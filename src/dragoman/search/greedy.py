@@ -78,5 +78,7 @@ def _walk(
             keep = torch.tensor(going_on, dtype=torch.long, device=chosen.device)
             tokens, cache = tokens.index_select(0, keep), cache.select(keep)
     for hypothesis in found:
-        hypothesis.score = normalised(sum(hypothesis.token_scores), len(hypothesis.ids), length_penalty)
+        hypothesis.score = normalised(
+            sum(hypothesis.token_scores), len(hypothesis.token_scores), length_penalty
+        )
     return found

@@ -91,5 +91,8 @@ class Hypothesis:
 
 
 def normalised(total: float, length: int, length_penalty: float) -> float:
-    """The score of a hypothesis: sum of log-probabilities over length^length_penalty, EOS not counted in length."""
-    return total / max(length, 1) ** length_penalty
+    """The score of a hypothesis: sum of log-probabilities over length^length_penalty, EOS counted where it was reached.
+
+    As in CTranslate2 4.8: the length is the number of log-probabilities.
+    """
+    return total / length**length_penalty

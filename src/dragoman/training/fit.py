@@ -4,6 +4,7 @@ A run is a folder. Running the same command again is always safe: an unfinished 
 finished one says so, a changed configuration is refused by naming what changed.
 """
 
+import itertools
 import logging
 import secrets
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.training.callbacks import Clock, Curves, Progress
 from dragoman.training.checkpoint import Found, newest
+from dragoman.training.exporting import export_bundle
 from dragoman.training.keeper import SNAPSHOTS, Keeper
 from dragoman.training.loss import chunk_on
 from dragoman.training.machine import keep_freed_memory
@@ -210,6 +212,9 @@ def _finish(
     durable.write(run_dir / "curve.png", quality.curve())
     write_metrics(news | {"finished": keeper.finished or "max_steps"})
     quality.say(f"done; the best model is in {run_dir / 'bundle'} (step {quality.best['step']})")
+    export_bundle(
+        run_dir / "bundle", [pair.src for pair in itertools.islice(data.validation, 200)], quality.say
+    )
 
 
 def _bundle_of(
