@@ -184,6 +184,13 @@ def test_quantized_weights_are_smaller_and_others_are_refused_with_the_choices(
         room.export(tmp_path / "bundle", quantization="int4")
 
 
+def test_the_model_that_is_carried_is_not_changed(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    bundle = shaped(tiny_bundle)
+    before = {name: tensor.clone() for name, tensor in bundle.model.state_dict().items()}
+    room._write(bundle, tmp_path, room._n_positions(bundle), "int8")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in bundle.model.state_dict().items())
+
+
 def test_no_special_piece_is_ever_written(tiny_bundle: Bundle, tmp_path: Path) -> None:
     bundle = shaped(tiny_bundle)
     with torch.no_grad():

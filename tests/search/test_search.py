@@ -61,9 +61,10 @@ def everything(logits, sentence: int, max_length: int, length_penalty: float) ->
     for n in range(1, max_length + 1):
         for words in itertools.product(WORDS, repeat=n):
             total = sum(float(log_p(logits, sentence, (BOS, *words[:i]))[w]) for i, w in enumerate(words))
-            if n < max_length:
+            ended = n < max_length
+            if ended:
                 total += float(log_p(logits, sentence, (BOS, *words))[EOS])
-            scores[words] = total / max(1, n) ** length_penalty
+            scores[words] = total / (n + ended) ** length_penalty
     return scores
 
 
@@ -155,7 +156,7 @@ def test_the_score_is_the_sum_of_token_scores_over_length_to_the_penalty():
     for penalty in (0.0, 0.6, 1.0):
         (found,) = run(table(3), SearchConfig(beam_size=4, n_best=2, length_penalty=penalty), [0])
         for h in found:
-            assert h.score == pytest.approx(sum(h.token_scores) / max(1, len(h.ids)) ** penalty, abs=1e-5)
+            assert h.score == pytest.approx(sum(h.token_scores) / len(h.token_scores) ** penalty, abs=1e-5)
 
 
 def test_a_finished_hypothesis_is_not_changed_by_what_comes_after():
