@@ -242,7 +242,6 @@ def test_a_cold_start_with_an_export_imports_none_of_the_heavy_libraries(folder:
         "numpy",
         "omegaconf",
         "hydra",
-        "yaml",
         "safetensors",
         "sacrebleu",
     }
