@@ -38,7 +38,7 @@ FLOORS = {
     # floor 2
     "search": set(),
     "description": {"model.shape", "data.tokenizer", "search.hypothesis", "durable", "untrusted"},
-    "bundle": {"description", "model", "data.tokenizer", "durable", "untrusted", "model_card"},
+    "bundle": {"description", "model", "cost", "data.tokenizer", "durable", "untrusted", "model_card"},
     "attention_map": {"model", "masks"},
     "attended": {"attention_map", "model", "data.tokenizer"},
     "sentence_vectors": {"model", "masks"},

@@ -250,7 +250,16 @@ def test_a_cold_start_with_an_export_imports_none_of_the_heavy_libraries(folder:
     assert "ctranslate2" in names
     with_torch, names = loaded(folder, "--engine", "torch")
     assert with_torch == out
-    superfluous = {"lightning", "datasets", "pandas", "transformers", "scipy", "matplotlib", "ctranslate2"}
+    superfluous = {
+        "lightning",
+        "datasets",
+        "pandas",
+        "transformers",
+        "scipy",
+        "matplotlib",
+        "ctranslate2",
+        "sympy",
+    }
     assert names & superfluous == set()
 
 

@@ -25,6 +25,7 @@ from safetensors.torch import save as serialized
 from torch import Tensor
 
 from dragoman import durable, untrusted
+from dragoman.cost import Cost
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.description import (
     CONFIG,
@@ -188,8 +189,8 @@ def _load(folder: Path, device: str | torch.device) -> Bundle:
 
 
 def _refuse_giant(shape: ModelConfig, sizes: Mapping[str, int], folder: Path) -> None:
-    """No memory for a model that its file cannot hold. On torch's device `meta` tensors have sizes, but no numbers."""
-    with torch.device("meta"):
-        n_parameters = sum(parameter.numel() for parameter in Transformer(shape, **sizes).parameters())
+    """No memory for a model that its file cannot hold: counted by arithmetic, for torch's device `meta`, which would
+    count as well, takes its compiler and sympy to begin with, as long again as torch itself."""
+    n_parameters = sum(Cost(config=shape, **sizes).parameters().values())
     if 2 * n_parameters > (folder / WEIGHTS).stat().st_size:  # float16 takes two bytes
         raise UserError(f"{folder}: config.json describes a larger model than {WEIGHTS} can hold")
