@@ -119,14 +119,7 @@ def _train(
     clock = Clock()
     progress = Progress(clock, max_steps=config.trainer.max_steps, max_seconds=config.trainer.max_seconds)
     module.say = progress.say
-    quality = Quality(
-        data,
-        monitor=config.training.monitor,
-        n_pairs=config.trainer.validation_pairs,
-        n_samples=config.trainer.samples,
-        say=progress.say,
-        average=metrics.get("average"),
-    )
+    quality = _quality(config, data, progress, metrics)
 
     def write_metrics(news: dict[str, Any]) -> None:
         best = {
@@ -170,6 +163,17 @@ def _train(
         raise
     _finish(config, run_dir, data, module, trainer, keeper, write_metrics)
     return run_dir / "bundle"
+
+
+def _quality(config: "Config", data: TranslationData, progress: Progress, metrics: dict[str, Any]) -> Quality:
+    return Quality(
+        data,
+        monitor=config.training.monitor,
+        n_pairs=config.trainer.validation_pairs,
+        n_samples=config.trainer.samples,
+        say=progress.say,
+        average=metrics.get("average"),
+    )
 
 
 def _patience(config: "Config", quality: Quality) -> list[EarlyStopping]:
