@@ -17,9 +17,9 @@ def key_padding_mask(ids: Tensor) -> Tensor:
     return ids == PAD
 
 
-def padding_attn_mask(key_padding_mask: Tensor) -> Tensor:
-    """(B, T_k) True = padding -> (B, 1, 1, T_k) True = may attend: every query sees every real key."""
-    return ~key_padding_mask[:, None, None, :]
+def padding_attn_mask(key_padding_mask: Tensor | None) -> Tensor | None:
+    """(B, T_k) True = padding -> (B, 1, 1, T_k) True = may attend: every query sees every real key; None: all."""
+    return None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
 
 
 def segment_attn_mask(q_segments: Tensor, k_segments: Tensor) -> Tensor:

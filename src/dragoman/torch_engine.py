@@ -2,13 +2,18 @@
 
 It sorts the sentences by length, cuts them into batches by a token budget, encodes each batch once and hands a
 `step` function to the search; the answers come back in the order asked. No text here.
+
+Logits stay on the model's device: the search takes what it needs from there once a step. On a CPU batches are
+translated side by side, a thread each: two threads that share the small products of one batch wait for each other
+more than they work. In what precision is the caller's: within torch.autocast all threads compute as it says.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.data.collate import collate
 from dragoman.errors import UserError
@@ -17,6 +22,8 @@ from dragoman.model.cache import DecoderCache
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import Hypothesis, SearchConfig, search
 from dragoman.special import EOS, PAD
+
+_MOST_WORKERS = 4  # more would wait for each other's Python
 
 
 def translate_ids(
@@ -42,21 +49,72 @@ def translate_ids(
             f"a sentence of {len(sources[order[0]])} pieces is too long for this model, which was trained with "
             f"model.position.length={model.max_positions}"
         )
+    batches = []
+    while order:
+        rows = max(1, batch_tokens // (width * (len(sources[order[0]]) + 1)))
+        batches.append(order[:rows])
+        order = order[rows:]
+
+    def translated(batch: list[int]) -> list[list[Hypothesis]]:
+        return _translate_batch(model, [sources[i] for i in batch], config, [lines[i] for i in batch])
+
     answers: list[list[Hypothesis]] = [[] for _ in sources]
     was_training = model.training
     model.eval()
     try:
-        while order:
-            rows = max(1, batch_tokens // (width * (len(sources[order[0]]) + 1)))
-            batch, order = order[:rows], order[rows:]
-            found = _translate_batch(model, [sources[i] for i in batch], config, [lines[i] for i in batch])
+        for batch, found in zip(batches, _side_by_side(translated, batches, model), strict=True):
             for i, hypotheses in zip(batch, found, strict=True):
                 answers[i] = hypotheses
             if progress:
                 progress(len(batch))
     finally:
-        model.train(was_training)
+        if was_training:
+            model.train()
     return answers
+
+
+def _side_by_side(
+    translated: Callable[[list[int]], list[list[Hypothesis]]], batches: list[list[int]], model: Transformer
+) -> Iterator[list[list[Hypothesis]]]:
+    """`translated` of each batch, in order: on a CPU by several threads at a time, which share its cores."""
+    device = next(model.parameters()).device.type
+    n_threads = torch.get_num_threads()
+    n_workers = min(n_threads, len(batches), _MOST_WORKERS) if device == "cpu" else 1
+    if n_workers < 2:
+        yield from map(translated, batches)
+        return
+    amp, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+
+    def in_a_thread(batch: list[int]) -> list[list[Hypothesis]]:
+        torch.set_num_threads(n_threads // n_workers)  # of this thread
+        with torch.autocast(device, dtype, enabled=amp):
+            return translated(batch)
+
+    try:
+        with ThreadPoolExecutor(n_workers) as pool:
+            yield from pool.map(in_a_thread, batches)
+    finally:
+        torch.set_num_threads(n_threads)  # of threads to come
+
+
+def laid_out(model: Transformer) -> Transformer:
+    """`model` itself; on a CPU, its weights stored as products of a few rows read them fastest: to translate with.
+
+    Shapes and numbers stay. The columns of a weight lie one after the other, which makes those products a third
+    faster, with some room between them, because numbers a power of 2 apart share too few lines of a processor's cache.
+    """
+    if next(model.parameters()).device.type != "cpu":
+        return model
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.data = _by_columns(module.weight.data)
+    model.projection.by_columns = _by_columns(model.projection.weight.data)
+    return model
+
+
+def _by_columns(weight: Tensor) -> Tensor:
+    room = weight.new_empty(weight.size(1), weight.size(0) + 16)[:, : weight.size(0)]
+    return room.copy_(weight.t()).t()
 
 
 @torch.inference_mode()
@@ -66,12 +124,14 @@ def _translate_batch(
     device = next(model.parameters()).device
     longest = max(len(source) for source in sources) + 1
     src = torch.tensor([[*source, EOS] + [PAD] * (longest - 1 - len(source)) for source in sources])
+    padded = any(len(source) + 1 < longest for source in sources)
     src = src.to(device)
-    padding = key_padding_mask(src)
+    padding = key_padding_mask(src) if padded else None
 
     def step(tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
-        logits = model.decode(tokens.to(device), cache.memory, cache.memory_key_padding_mask, cache=cache)
-        return logits[:, -1].cpu(), cache
+        tokens = tokens.to(device, non_blocking=device.type == "cuda")
+        logits = model.decode(tokens, cache.memory, cache.memory_key_padding_mask, cache=cache)
+        return logits[:, -1], cache
 
     cache = DecoderCache(len(model.decoder), model.encode(src, padding), padding)
     longest_answer = sys.maxsize if model.max_positions is None else model.max_positions - 1  # and its EOS

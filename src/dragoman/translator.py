@@ -97,8 +97,11 @@ class Translator:
 
         def read() -> Bundle:
             from dragoman import bundle
+            from dragoman.torch_engine import laid_out
 
-            return bundle.load(folder, choose_device(device))
+            found = bundle.load(folder, choose_device(device))
+            laid_out(found.model)
+            return found
 
         def fast(found: Path) -> Translator | None:
             if not found.is_dir():

@@ -6,6 +6,7 @@ It knows nothing of layers, padding ids or what the masks mean.
 """
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -91,7 +92,7 @@ class Attention(nn.Module):
         varlen.py); `causal` hides later keys."""
         q, k, v, bias = self._project(query, key_value, positions, cache)
         mixed = self._attend(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
-        return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T_q, D)
+        return self.out(mixed.transpose(1, 2).flatten(2)).reshape(query.shape)  # (B, T_q, D)
 
     def weights(
         self,
@@ -110,17 +111,19 @@ class Attention(nn.Module):
     def _project(
         self, query: Tensor, key_value: Tensor, positions: Tensor | None, cache: KeyValues | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        q = self._heads(self.q(query))  # (B, H, T_q, d)
         if self.position is None:  # cross-attention: the source does not change, its keys are made once
-            if cache is None or cache.k is None or cache.v is None:
+            if cache is not None and cache.length:
+                k, v = cache.kept()
+            else:
                 k, v = (self._heads(x) for x in self.kv(key_value).chunk(2, dim=-1))
                 if cache is not None:
-                    cache.k, cache.v, cache.length = k.contiguous(), v.contiguous(), k.size(2)
-                return q, k, v, None
-            return q, cache.k, cache.v, None
+                    k, v = cache.append(k, v)
+            # Several rows of one sentence ask as one row of several queries: its keys are read once for all.
+            return self._heads(self.q(query).view(k.size(0), -1, query.size(2))), k, v, None
         if positions is None:
             start = 0 if cache is None else cache.length
             positions = torch.arange(start, start + query.size(1), device=query.device)
+        q = self._heads(self.q(query))  # (B, H, T_q, d)
         k, v = (self._heads(x) for x in self.kv(key_value).chunk(2, dim=-1))
         q, k = self.position.rotate(q, positions), self.position.rotate(k, positions)
         key_positions = positions
@@ -130,7 +133,7 @@ class Attention(nn.Module):
         return q, k, v, self.position.bias(q, k, positions, key_positions)
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.n_heads, self.d_head)).transpose(1, 2)  # (B, T, D) -> (B, H, T, d)
+        return x.view(*x.shape[:-1], self.n_heads, self.d_head).transpose(1, 2)  # (B, T, D) -> (B, H, T, d)
 
     def _attend(
         self,
@@ -149,15 +152,17 @@ class Attention(nn.Module):
             return attend_runs(q, k, v, attn_mask, causal=causal, scale=self.score.scale)
         if not isinstance(self.score, Dot):
             return F.dropout(self._weights(q, k, bias, attn_mask, causal), dropout).to(v.dtype) @ v
+        if causal and q.size(2) == 1:  # the last query sees every key
+            causal = False
         if causal and (attn_mask is not None or bias is not None or q.size(2) != k.size(2)):
             attn_mask, causal = _with_causal(attn_mask, q, k), False
         # torch's bf16 backward of this product is ten times slower than its fp32 one on a CPU.
         wide = q.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-        with torch.autocast(q.device.type, enabled=torch.is_autocast_enabled(q.device.type) and not wide):
-            if wide:
-                q, k, v = q.float(), k.float(), v.float()
-            if bias is not None:  # SDPA adds a mask of numbers to the scores
-                attn_mask = _masked(bias.to(q.dtype), attn_mask)
+        if wide:
+            q, k, v = q.float(), k.float(), v.float()
+        if bias is not None:  # SDPA adds a mask of numbers to the scores
+            attn_mask = _masked(bias.to(q.dtype), attn_mask)
+        with torch.autocast("cpu", enabled=False) if wide else nullcontext():
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=causal, scale=self.score.scale
             )

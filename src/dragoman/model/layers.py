@@ -61,7 +61,7 @@ class EncoderLayer(nn.Module):
         self.self_attention, self.feed_forward = attention, feed_forward
         self.residuals = nn.ModuleList(residuals)
 
-    def forward(self, x: Tensor, attn_mask: Tensor | Paired, positions: Tensor) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Tensor | Paired | None, positions: Tensor) -> Tensor:
         x = self.residuals[0](x, lambda y: self.self_attention(y, y, attn_mask, positions=positions))
         return self.residuals[1](x, self.feed_forward)
 
@@ -85,7 +85,7 @@ class DecoderLayer(nn.Module):
         self,
         x: Tensor,
         memory: Tensor,
-        memory_attn_mask: Tensor | Paired,
+        memory_attn_mask: Tensor | Paired | None,
         positions: Tensor,
         *,
         attn_mask: Tensor | Paired | None = None,

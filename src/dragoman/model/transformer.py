@@ -107,12 +107,12 @@ class Transformer(nn.Module):
     def encode(
         self,
         src: Tensor,
-        src_key_padding_mask: Tensor,
+        src_key_padding_mask: Tensor | None,
         *,
         positions: Tensor | None = None,
         segments: Tensor | Runs | None = None,
     ) -> Tensor:
-        """src (B, S) ids, src_key_padding_mask (B, S) True = padding -> memory (B, S, D).
+        """src (B, S) ids, src_key_padding_mask (B, S) True = padding, None = there is none -> memory (B, S, D).
 
         Where a row holds several pairs, `positions` (B, S) begin again with each, and `segments` say which token
         belongs to which: (B, S) numbers, 0 = padding, or the runs of a single row.
@@ -129,12 +129,15 @@ class Transformer(nn.Module):
         self,
         tgt: Tensor,
         memory: Tensor,
-        memory_key_padding_mask: Tensor,
+        memory_key_padding_mask: Tensor | None,
         *,
         positions: Tensor | None = None,
         cache: DecoderCache | None = None,
     ) -> Tensor:
-        """tgt (B, T) ids beginning with BOS (with a cache: only the new ones) -> logits (B, T, V)."""
+        """tgt (B, T) ids beginning with BOS (with a cache: only the new ones) -> logits (B, T, V).
+
+        With a cache the rows of `tgt` may be several for each sentence of `memory`, side by side.
+        """
         return self.projection(
             self.states(tgt, memory, memory_key_padding_mask, positions=positions, cache=cache)
         )
@@ -143,7 +146,7 @@ class Transformer(nn.Module):
         self,
         tgt: Tensor,
         memory: Tensor,
-        memory_key_padding_mask: Tensor,
+        memory_key_padding_mask: Tensor | None,
         *,
         positions: Tensor | None = None,
         segments: Tensor | Runs | None = None,
@@ -171,8 +174,8 @@ class Transformer(nn.Module):
 
 
 def _who_sees_whom(
-    q_segments: Tensor | Runs | None, k_segments: Tensor | Runs | None, key_padding_mask: Tensor
-) -> Tensor | Paired:
+    q_segments: Tensor | Runs | None, k_segments: Tensor | Runs | None, key_padding_mask: Tensor | None
+) -> Tensor | Paired | None:
     """What attention takes for its mask: by padding where a row is a sentence, else by segments."""
     if isinstance(q_segments, Tensor) and isinstance(k_segments, Tensor):
         return segment_attn_mask(q_segments, k_segments)

@@ -5,15 +5,19 @@ a sentence's k beams are ranked. Of the first k, those that end (EOS, or the len
 frozen; the best k that do not end go on. A sentence is done when k hypotheses were put away, at its length cap, or,
 with length_penalty 0, when the leading beam has ended and n_best are in hand (nothing later could then score
 higher). Done sentences leave the batch. A sentence never looks at its batch-mates.
+
+The books are kept on the CPU: what a step adds to them (which beam went on, with which word, at what gain) is small,
+and a hypothesis is read backwards from there when the sentence is done.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dragoman.search.hypothesis import Cache, Hypothesis, SearchConfig, Step, normalised
-from dragoman.search.warp import log_probabilities
+from dragoman.search.hypothesis import Cache, Hypothesis, SearchConfig, Step, closed_up, normalised
+from dragoman.search.warp import likeliest
 from dragoman.special import BOS, EOS
 
 
@@ -22,77 +26,102 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Search len(max_lengths) sentences at once -> n_best hypotheses each, best first."""
     k = config.beam_size
-    finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
-    leader_ended = [False] * len(max_lengths)
-    sentences = list(range(len(max_lengths)))  # those still in the batch, in order
-    cache = cache.select(torch.arange(len(sentences)).repeat_interleave(k))
-    tokens = torch.full((len(sentences) * k, 1), BOS)
-    totals = torch.full((len(sentences), k), float("-inf"))  # (B, k)
+    books = [_Book(config, max_length) for max_length in max_lengths]
+    sentences = books  # those still in the batch, in the order of its rows
+    cache = cache.select(torch.arange(len(books)).repeat_interleave(k))
+    tokens = torch.full((len(books) * k, 1), BOS)
+    totals = torch.full((len(books), k), float("-inf"))  # (B, k)
     totals[:, 0] = 0.0  # all beams begin alike: only the first one counts
-    ids = torch.empty(len(sentences), k, 0, dtype=torch.long)  # (B, k, t) what each beam has produced
-    gains = torch.empty(len(sentences), k, 0)  # (B, k, t) and each piece's log-probability
+    first = True
 
     while sentences:
         logits, cache = step(tokens, cache)
-        origin, chosen, gained, totals = _candidates(
-            log_probabilities(logits, first=ids.size(2) == 0).to(totals.device), totals
-        )
-        ids = torch.cat((ids.gather(1, origin[..., None].expand(-1, -1, ids.size(2))), chosen[..., None]), 2)
-        gains = torch.cat(
-            (gains.gather(1, origin[..., None].expand(-1, -1, gains.size(2))), gained[..., None]), 2
-        )  # both (B, 2k, t + 1)
-        staying = []
-        scored, written = totals.tolist(), chosen.tolist()  # asked number by number, tensors are slow
-        for at, sentence in enumerate(sentences):
-            last = ids.size(2) >= max_lengths[sentence]
-            for beam in range(k):
-                total = scored[at][beam]
-                if total == float("-inf") or not (last or written[at][beam] == EOS):
-                    continue
-                leader_ended[sentence] |= beam == 0
-                finished[sentence].append(
-                    _hypothesis(ids[at, beam], gains[at, beam], total, config.length_penalty)
-                )
-            enough = len(finished[sentence]) >= (config.n_best if config.length_penalty == 0 else k)
-            if not (last or (enough and (config.length_penalty != 0 or leader_ended[sentence]))):
-                staying.append(at)
-        going_on = (chosen == EOS).to(torch.int8).argsort(dim=1, stable=True)[:, :k]  # best k that do not end
-        totals, origin, chosen = (x.gather(1, going_on) for x in (totals, origin, chosen))
-        pick = going_on[..., None].expand(-1, -1, ids.size(2))
-        ids, gains = ids.gather(1, pick), gains.gather(1, pick)
-        rows = (
-            origin + torch.arange(len(sentences))[:, None] * k
-        )  # rows of the cache that each beam continues
-        if len(staying) < len(sentences):
-            keep = torch.tensor(staying, dtype=torch.long)
-            totals, rows, chosen, ids, gains = (x[keep] for x in (totals, rows, chosen, ids, gains))
+        found = _candidates(*likeliest(logits, min(2 * k, logits.size(-1)), first=first), totals)
+        first = False
+        done = [
+            book.put_away(*candidates)
+            for book, *candidates in zip(sentences, *(x[:, :k].tolist() for x in found), strict=True)
+        ]
+        ends = (found.words == EOS).to(torch.int8)
+        going_on = ends.argsort(dim=1, stable=True)[:, :k]  # the best k that do not end
+        beams = _Candidates(*(x.gather(1, going_on) for x in found))
+        # of the cache, that each beam continues
+        rows = beams.origin + torch.arange(len(sentences))[:, None] * k
+        if any(done):
+            staying = closed_up([at for at, is_done in enumerate(done) if not is_done])
             sentences = [sentences[at] for at in staying]
-        cache = cache.select(rows.flatten())
-        tokens = chosen.reshape(-1, 1)
-    return [sorted(hypotheses, key=lambda h: -h.score)[: config.n_best] for hypotheses in finished]
+            beams, rows = _Candidates(*(x[staying] for x in beams)), rows[staying]
+        for book, *turn in zip(sentences, *(x.tolist() for x in beams[:3]), strict=True):
+            book.turns.append(_Turn(*turn))
+        totals, tokens = beams.totals, beams.words.reshape(-1, 1)
+        if sentences:
+            cache = cache.select(rows.flatten())
+    return [sorted(book.finished, key=lambda h: -h.score)[: config.n_best] for book in books]
 
 
-def _candidates(log_p: Tensor, totals: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """log_p (B * k, V), totals (B, k) -> beam, word, its log-probability and the new total, each (B, 2k), best first.
+class _Candidates(NamedTuple):
+    """Of each sentence, (B, n) each: the beam that is continued, the word, its log-probability, the new total."""
+
+    origin: Tensor
+    words: Tensor
+    gains: Tensor
+    totals: Tensor
+
+
+def _candidates(words: Tensor, gains: Tensor, totals: Tensor) -> _Candidates:
+    """The best 2k, best first. `words` (B * k, 2k) and their `gains` are each beam's best, `totals` (B, k) so far.
 
     The best 2k of a sentence are among the best 2k of each of its beams, so only those are compared.
     """
     n_sentences, k = totals.shape
-    per_beam = min(2 * k, log_p.size(-1))
-    gained, words = log_p.topk(per_beam, dim=-1)  # (B * k, per_beam)
-    summed = (gained.view(n_sentences, k, per_beam) + totals[..., None]).flatten(1)  # (B, k * per_beam)
+    per_beam = words.size(1)
+    summed = (gains.view(n_sentences, k, per_beam) + totals[..., None]).flatten(1)  # (B, k * per_beam)
     best, flat = summed.topk(2 * k, dim=-1)
-    return (
+    return _Candidates(
         flat // per_beam,
         words.view(n_sentences, -1).gather(1, flat),
-        gained.view(n_sentences, -1).gather(1, flat),
+        gains.view(n_sentences, -1).gather(1, flat),
         best,
     )
 
 
-def _hypothesis(ids: Tensor, gains: Tensor, total: float, length_penalty: float) -> Hypothesis:
-    score = normalised(total, len(gains), length_penalty)
-    words = ids.tolist()
-    if words[-1] == EOS:
-        words.pop()
-    return Hypothesis(words, score, gains.tolist())
+class _Turn(NamedTuple):
+    """What one step did to the k beams of a sentence: which one each goes on from, with which word, at what gain."""
+
+    origin: list[int]
+    words: list[int]
+    gains: list[float]
+
+
+class _Book:
+    """What is written down about one sentence: all turns, and the hypotheses that were put away."""
+
+    def __init__(self, config: SearchConfig, max_length: int) -> None:
+        self.finished: list[Hypothesis] = []
+        self.turns: list[_Turn] = []
+        self._length_penalty, self._max_length = config.length_penalty, max_length
+        self._enough = config.n_best if config.length_penalty == 0 else config.beam_size
+        self._leader_ended = False
+
+    def put_away(self, origin: list[int], words: list[int], gains: list[float], totals: list[float]) -> bool:
+        """Put away those of the first k candidates that end; whether the sentence is done."""
+        last = len(self.turns) + 1 >= self._max_length
+        for rank, (word, total) in enumerate(zip(words, totals, strict=True)):
+            if total != float("-inf") and (last or word == EOS):
+                self._leader_ended |= rank == 0
+                self.finished.append(self._hypothesis(origin[rank], word, gains[rank], total))
+        enough = len(self.finished) >= self._enough
+        return last or (enough and (self._length_penalty != 0 or self._leader_ended))
+
+    def _hypothesis(self, beam: int, word: int, gain: float, total: float) -> Hypothesis:
+        """The one that ends with `word` after `beam`, read backwards."""
+        ids, gains = [word], [gain]
+        for turn in reversed(self.turns):
+            ids.append(turn.words[beam])
+            gains.append(turn.gains[beam])
+            beam = turn.origin[beam]
+        ids, gains = ids[::-1], gains[::-1]
+        score = normalised(total, len(gains), self._length_penalty)
+        if ids[-1] == EOS:
+            ids.pop()
+        return Hypothesis(ids, score, gains)

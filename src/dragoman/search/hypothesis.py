@@ -4,7 +4,7 @@ It imports no torch: CTranslate2 searches by the same settings and returns the s
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -96,3 +96,9 @@ def normalised(total: float, length: int, length_penalty: float) -> float:
     As in CTranslate2 4.8: the length is the number of log-probabilities.
     """
     return total / length**length_penalty
+
+
+def closed_up(staying: Sequence[int]) -> list[int]:
+    """The rows that stay, so ordered that the fewest move: the last ones take the places of those that have left."""
+    kept, beyond = set(staying), [row for row in staying if row >= len(staying)]
+    return [row if row in kept else beyond.pop() for row in range(len(staying))]

@@ -1,4 +1,8 @@
-"""What may be produced, and how sharply: logits (N, V) in, log-probabilities (N, V) out."""
+"""What may be produced, and how sharply: logits (N, V) in, log-probabilities out.
+
+Logits stay where the model is. What a search keeps its books with is small and comes to the CPU in one go, so that a
+step waits for its device once.
+"""
 
 import torch
 from torch import Tensor
@@ -6,6 +10,8 @@ from torch import Tensor
 from dragoman.special import BOS, EOS, PAD, UNK
 
 NEVER = (PAD, UNK, BOS)  # no translation contains these
+_GROUPS = 16  # into which a vocabulary is cut to find the best of it; fewer or more are slower
+_BLOCK = 32  # rows whose logits stay in a CPU's cache from one pass over them to the next
 
 
 def log_probabilities(logits: Tensor, *, first: bool) -> Tensor:
@@ -13,9 +19,52 @@ def log_probabilities(logits: Tensor, *, first: bool) -> Tensor:
 
     The first piece cannot be EOS: no sentence translates to nothing.
     """
+    return _allowed(logits, first).log_softmax(dim=-1)
+
+
+def likeliest(logits: Tensor, n: int, *, first: bool) -> tuple[Tensor, Tensor]:
+    """The n likeliest words of each row and their `log_probabilities`, best first: (N, n) both, on the CPU."""
+    logits = _allowed(logits, first)
+    blocks = logits.split(_BLOCK) if logits.device.type == "cpu" else (logits,)
+    found = [(*_top(block, n), block.logsumexp(dim=-1, keepdim=True)) for block in blocks]
+    values, words, total = (
+        (torch.cat(parts) for parts in zip(*found, strict=True)) if len(found) > 1 else found[0]
+    )
+    return together_to_cpu(words, values - total)
+
+
+def together_to_cpu(words: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """int64 and fp32 tensors of one shape, as they are, but on the CPU: one copy and not two."""
+    if words.device.type == "cpu":
+        return words, numbers
+    both = torch.stack((words.int(), numbers.float().view(torch.int32))).cpu()
+    return both[0].long(), both[1].view(torch.float32)
+
+
+def _allowed(logits: Tensor, first: bool) -> Tensor:
     logits = logits.float()
-    logits[:, [*NEVER, EOS] if first else list(NEVER)] = float("-inf")
-    return logits.log_softmax(dim=-1)
+    for word in (*NEVER, EOS) if first else NEVER:
+        logits[:, word] = float("-inf")
+    return logits
+
+
+def _top(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """`logits.topk(n)`, which on a CPU takes as long as the projection itself takes for one row in three.
+
+    Groups of words are compared by their best one, which vector instructions find; the n best words are in the n
+    best groups.
+    """
+    n_rows, n_words = logits.shape
+    size = n_words // _GROUPS  # of words apart
+    if logits.device.type != "cpu" or n_rows < 4 or size < 4 * n:
+        return logits.topk(n, dim=-1)  # type: ignore[return-value]
+    best = logits[:, : _GROUPS * size].unflatten(1, (_GROUPS, size)).amax(dim=1)  # (N, size)
+    groups = best.topk(n, dim=-1).indices if n > 1 else best.argmax(dim=-1, keepdim=True)  # (N, n)
+    words = (groups[..., None] + size * torch.arange(_GROUPS)).flatten(1)  # (N, n * groups)
+    rest = torch.arange(_GROUPS * size, n_words).expand(n_rows, -1)
+    words = torch.cat((words, rest), dim=1)
+    values, at = logits.gather(1, words).topk(n, dim=-1)
+    return values, words.gather(1, at)
 
 
 def sharpened(log_p: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
