@@ -57,7 +57,7 @@ def _top(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
     n_rows, n_words = logits.shape
     size = n_words // _GROUPS  # of words apart
     if logits.device.type != "cpu" or n_rows < 4 or size < 4 * n:
-        return logits.topk(n, dim=-1)  # type: ignore[return-value]
+        return logits.topk(n, dim=-1)
     best = logits[:, : _GROUPS * size].unflatten(1, (_GROUPS, size)).amax(dim=1)  # (N, size)
     groups = best.topk(n, dim=-1).indices if n > 1 else best.argmax(dim=-1, keepdim=True)  # (N, n)
     words = (groups[..., None] + size * torch.arange(_GROUPS)).flatten(1)  # (N, n * groups)
