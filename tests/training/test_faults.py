@@ -118,7 +118,7 @@ def test_the_count_in_a_row_survives_a_stop(config, monkeypatch):
     fit(config("run", max_skipped=3, max_steps=3))
     spoil(monkeypatch, lambda step: step > 3)
     monkeypatch.setattr(
-        "dragoman.training.checkpoint.Keeper._decide", lambda *_: (False, False, True)[-len(_) + 2 :]
+        "dragoman.training.keeper.Keeper._decide", lambda *_: (False, False, True)[-len(_) + 2 :]
     )
     with pytest.raises(UserError, match="3 optimizer steps in a row"):
         fit(config("run", max_skipped=3))
