@@ -1,7 +1,7 @@
 """What can go wrong within an optimizer step, and what is left behind for whoever must find out why.
 
 Knows: how a lack of memory is told from other errors, how a batch is divided, what a diagnosis folder holds.
-Refuses to know: when a step is skipped or tried again (module.py), when a run is saved (checkpoint.py).
+Refuses to know: when a step is skipped or tried again (module.py), when a run is saved (keeper.py).
 """
 
 import json

@@ -51,6 +51,9 @@ def fit(config: "Config") -> Path:
     try:
         with Signals() as signals, lock(run_dir):
             return _fit(config, run_dir, signals)
+    except Stopped as stop:
+        log.info("stopped by signal %d; %s", stop.signum, "saved" if stop.path else "nothing new to save")
+        raise
     except OSError as error:
         if error.errno not in durable.REFUSALS:
             raise
@@ -155,12 +158,7 @@ def _train(
     trainer = trainer_for(config, run_dir, [*watching, keeper], found.step if found else 0)
     start = f"going on with {run_dir} at step {found.step}" if found else f"training {run_dir}"
     tell_start(config, data, module.model, trainer, start)
-    try:
-        trainer.fit(module, datamodule=data, ckpt_path=str(found.path) if found else None, weights_only=True)
-    except Stopped as stop:
-        saved = "saved" if stop.path else "nothing new to save"
-        log.info("stopped by signal %d at step %d; %s", stop.signum, trainer.global_step, saved)
-        raise
+    trainer.fit(module, datamodule=data, ckpt_path=str(found.path) if found else None, weights_only=True)
     _finish(config, run_dir, data, module, trainer, keeper, write_metrics)
     return run_dir / "bundle"
 
