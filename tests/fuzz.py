@@ -51,7 +51,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 }
 SALT = [
     *(bytes([byte]) for byte in b"\x00\x01\x7f\x80\xff\n\r\t \"'{}[]:,.-<&"),
-    *(b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", "\u2028\u202e\u200b▁".encode(), b"${x}", b"!!python/object:os.system"),
+    *(b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", "\u2028\u202e\u200b▁".encode(), b"${x}", b"!!python/object:a"),
     *(b"-1", b"0", b"1e999", b"NaN", b"Infinity", b"null", b"true", b'""', b"9" * 30, b"[" * 3000, b'{"a":' * 1500),
     *((2**power).to_bytes(size, order) for power, size in ((31, 4), (62, 8)) for order in ("little", "big")),
 ]  # fmt: skip
