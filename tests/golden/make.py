@@ -53,7 +53,6 @@ def write_translations(folder: Path, phrases: list[str]) -> None:
             *chinese,
             "".join(chinese[:3]),
             "2026年你好吗？",
-            "𠮷家の牛丼 😀",
             "……",
             "",
             "<s>你▁好</s>",
