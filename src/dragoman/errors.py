@@ -12,7 +12,10 @@ from contextlib import contextmanager
 
 
 class UserError(Exception):
-    """Something the user can mend. The message is the whole story: no traceback is shown."""
+    """Something the user can mend. The message is the whole story, in one line: no traceback is shown."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split("\n")).strip())  # what is quoted in it may have more
 
 
 def suggest(word: str, choices: Iterable[str]) -> str:

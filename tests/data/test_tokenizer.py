@@ -46,6 +46,48 @@ def test_every_clean_text_survives_the_way_there_and_back(
     assert not {PAD, UNK, BOS, EOS} & set(ids)
 
 
+@pytest.fixture(scope="module")
+def chinese(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
+    """Of a language without spaces: no leading space is assumed."""
+    folder = tmp_path_factory.mktemp("chinese")
+    return {
+        kind: Tokenizer.train(
+            SENTENCES, TokenizerConfig(kind=kind, vocab_size=400), folder / f"{kind}.model", ["zh"]
+        )
+        for kind in KINDS
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(st.characters(exclude_categories=())))
+@example(text="a b  c")
+@example(text="<2en>")
+def test_a_vocabulary_without_a_leading_space_keeps_the_promise_too(
+    chinese: dict[str, Tokenizer], kind: str, text: str
+) -> None:
+    text = clean_text(text)
+    assert chinese[kind].decode(chinese[kind].encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@given(
+    texts=st.lists(st.text(st.characters(exclude_categories=())), max_size=4), seed=st.integers(0, 2**32 - 1)
+)
+def test_any_clean_text_survives_being_cut_by_chance(
+    trained: dict[str, Tokenizer], kind: str, texts: list[str], seed: int
+) -> None:
+    clean = [clean_text(text) for text in texts]
+    for alpha in (0.1, 0.9):
+        cut = trained[kind].encode_batch(clean, alpha=alpha, seed=seed)
+        assert [trained[kind].decode(ids) for ids in cut] == clean
+        assert not {PAD, UNK, BOS, EOS} & {i for ids in cut for i in ids}
+
+
+@given(text=st.text(st.characters(exclude_categories=())))
+def test_cleaning_twice_cleans_no_more(text: str) -> None:
+    assert clean_text(clean_text(text)) == clean_text(text)
+
+
 @given(words=st.lists(st.sampled_from(["<s>", "</s>", "<unk>", "<pad>", "<0x41>", "▁", " ", "好", "a"])))
 def test_text_that_looks_like_special_pieces_stays_text(
     trained: dict[str, Tokenizer], words: list[str]

@@ -138,7 +138,7 @@ def check_packed(path: Path) -> None:
         try:
             with zipfile.ZipFile(path) as packed:  # the sizes stated are those at which `zipfile` stops
                 n_bytes = sum(file.file_size for file in packed.infolist())
-        except (OSError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
             raise UserError(f"cannot read {path}: {error}") from error
         _refuse_bomb(path, path.stat().st_size, n_bytes)
     elif path.suffix in UNPACK or path.suffix == ".zst":
@@ -289,7 +289,7 @@ def read_parquet(path: Path, columns: Columns) -> Iterator[Rows]:
         take = columns_of(file.schema_arrow, columns)
         for batch in file.iter_batches(CHUNK):
             yield take(pa.Table.from_batches([batch]))
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise UserError(f"cannot read {path} as parquet: {error}") from error
 
 
@@ -297,7 +297,7 @@ def count_rows(path: Path) -> int:
     """The rows of a parquet file, from its footer."""
     try:
         return _parquet(path).metadata.num_rows
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise UserError(f"cannot read {path} as parquet: {error}") from error
 
 
@@ -332,7 +332,10 @@ def columns_of(schema: pa.Schema, columns: Columns) -> Callable[[pa.Table], Rows
     has_references = pa.types.is_list(references_type) and pa.types.is_string(references_type.value_type)
 
     def take(table: pa.Table) -> Rows:
-        references = [row or [] for row in table["references"].to_pylist()] if has_references else None
-        return Rows(column(table, columns.src), column(table, columns.tgt), references)
+        try:
+            references = [row or [] for row in table["references"].to_pylist()] if has_references else None
+            return Rows(column(table, columns.src), column(table, columns.tgt), references)
+        except UnicodeDecodeError as error:  # tables promise UTF-8: one that breaks it is damaged
+            raise UserError(f"{columns.where} is damaged: a text in it is not UTF-8") from error
 
     return take
