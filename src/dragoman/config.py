@@ -109,10 +109,13 @@ def check(overrides: list[str]) -> Config:
 
 
 def _hydra(composed: DictConfig) -> dict[Any, Any]:
-    """What Hydra is told about itself, but for the words of the command line."""
+    """What Hydra is told about itself, but for the words of the command line.
+
+    Nor the job's name: Lightning starts the other processes of a run with this command and a name for each.
+    """
     told = OmegaConf.to_container(composed.hydra)
     assert isinstance(told, dict)
-    del told["job"]["override_dirname"]
+    del told["job"]["override_dirname"], told["job"]["name"]
     return {key: value for key, value in told.items() if key not in ("overrides", "runtime")}
 
 

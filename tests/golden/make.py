@@ -24,10 +24,9 @@ from dragoman.translator import Translator
 
 PHRASES = Path(__file__).parents[2] / "data" / "phrasebook" / "handwritten" / "people.tsv"
 N_PHRASES = 60
-ASKED = (0, 7, 14, 28, 35, 42, 49, 56)  # of them
 SEARCHES = [
     {"kind": "greedy"},
-    {"kind": "beam", "beam_size": 4},
+    {"kind": "beam", "beam_size": 4, "n_best": 2},
     {"kind": "beam", "beam_size": 3, "length_penalty": 0.0},
 ]
 
@@ -46,13 +45,14 @@ def write_translations(folder: Path, phrases: list[str]) -> None:
     """`found` holds, for each line, the texts of its hypotheses and their log-probabilities."""
     translator = Translator.load(folder / "bundle", "cpu")
     known = [line.split("\t") for line in phrases]
-    chinese = [known[i][0] for i in ASKED]
-    english = [known[i][1] for i in ASKED]
+    chinese = [known[i][0] for i in range(0, N_PHRASES, 7)]
+    english = [known[i][1] for i in range(0, N_PHRASES, 7)]
     texts = {
         "zh_en": [
             *chinese,
             "".join(chinese[:3]),
             "2026年你好吗？",
+            "𠮷家の牛丼 😀",
             "……",
             "",
             "<s>你▁好</s>",
@@ -64,6 +64,7 @@ def write_translations(folder: Path, phrases: list[str]) -> None:
             "naïve e\u0301tude",
             "...",
             "",
+            "<2en> x",
         ],
     }
     written = [
