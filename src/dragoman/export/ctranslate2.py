@@ -86,12 +86,7 @@ def export(folder: Path, sentences: Sequence[str] = (), *, quantization: str = "
         )
         (new / MANIFEST).write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
 
-    try:
-        durable.replace_folder(folder / ctranslate2_engine.FOLDER, fill)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {folder / ctranslate2_engine.FOLDER}: {error.strerror or error}"
-        ) from error
+    durable.replace_folder(folder / ctranslate2_engine.FOLDER, fill)
     return folder / ctranslate2_engine.FOLDER
 
 
