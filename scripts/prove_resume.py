@@ -107,6 +107,8 @@ def work(folder: Path, name: str, workers: int, moment: str | None, begins: Any)
     with open(folder / f"{name}.out", "a") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
+    # As in a run that is begun by hand. Workers of a fork server would not notice that the training was killed.
+    multiprocessing.set_start_method("fork" if hasattr(os, "fork") else "spawn", force=True)
     config = config_of(folder, name, workers)
     if moment:
         die(moment)

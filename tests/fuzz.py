@@ -225,7 +225,7 @@ def files_of_a_run(good: bundle.Bundle) -> list[Target]:
     def read_tokenizer(path: Path) -> None:
         tokenizer = Tokenizer.load(path)
         tokenizer.decode(tokenizer.encode("好久不见 see x 𠮷"))
-        tokenizer.encode_batch(["好久不见"], alpha=0.1, seed=1)
+        tokenizer.sample("好久不见", alpha=0.1, seed=1)
 
     checkpoint = io.BytesIO()
     torch.save({"state_dict": {"a": torch.ones(3)}, "epoch": 1, "loops": {"b": [None, 1.5, "c"]}}, checkpoint)
