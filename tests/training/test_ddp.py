@@ -238,7 +238,7 @@ def test_what_the_first_process_cannot_write_stops_both(
     for code, said in together(tmp_path, "3", "100000"):
         assert code != 0
         assert "File too large" in said
-        assert said.splitlines()[-1].startswith("dragoman.errors.UserError: cannot write"), said
+        assert "UserError: cannot write" in said.splitlines()[-1], said
     assert not (tmp_path / "run" / "last.ckpt").exists()
 
 

@@ -140,7 +140,9 @@ def test_a_second_process_is_told_who_trains_there_and_a_dead_holder_holds_nothi
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_the_door_leaves_with_the_code_of_the_signal(tmp_path: Path, signum: int, code: int) -> None:
     train = Path(__file__).parents[2] / "train.py"
+    phrases = train.parent / "data" / "phrasebook" / "handwritten" / "people.tsv"
     command = [sys.executable, str(train), "experiment=smoke", "trainer.max_steps=10000"]
+    command += [f"data.corpora=[{{path: {phrases}}}]"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import socket
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ MAY_CHANGE = {
 # What metrics.json tells the next start.
 _TOLD: dict[str, Any] = {"step": int, "seconds": (int, float), "finished": str, "data": str, "run": str}
 _TOLD["average"] = (dict, type(None))
+_FIRST_SECONDS = 30.0  # the first process needs no longer to make a run's folder
 _ORPHAN_SECONDS = 20.0  # a DataLoader's workers look every 5 seconds whether their parent lives
 
 # What was done before there was such a setting, where that is not its default.
@@ -94,6 +96,9 @@ def is_first() -> bool:
 def open_run(config: "Config", run_dir: Path) -> dict[str, Any]:
     """Make the run's folder, or recognise it; its metrics so far."""
     saved, metrics = run_dir / "config.yaml", run_dir / "metrics.json"
+    if not is_first():
+        _wait_for(saved)
+        run_dir.mkdir(parents=True, exist_ok=True)  # on a machine that does not share the first one's disk
     so_far = _metrics(metrics) if metrics.exists() else {}
     if not is_first():
         return so_far
@@ -115,6 +120,13 @@ def open_run(config: "Config", run_dir: Path) -> dict[str, Any]:
     run_dir.mkdir(parents=True, exist_ok=True)
     durable.write(saved, yaml.safe_dump(plain(config), allow_unicode=True, sort_keys=False).encode())
     return so_far
+
+
+def _wait_for(path: Path) -> None:
+    """What others write into a folder before the first process has looked at it would not seem to be ours."""
+    deadline = time.monotonic() + _FIRST_SECONDS
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _read(path: Path) -> Any:

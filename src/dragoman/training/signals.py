@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 
-class Stopped(Exception):  # noqa: N818 (not an error: nothing is lost)
+class Stopped(BaseException):  # like KeyboardInterrupt, nothing for `except Exception` to swallow
     """The run was asked to stop by a signal; `path` is what it saved then, if there was anything new."""
 
     def __init__(self, signum: int, path: Path | None = None) -> None:
