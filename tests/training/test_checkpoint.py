@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import assert_same_state, losses
 
 from dragoman import durable
 from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.training.checkpoint import LAST, SealedCheckpointIO, newest
 from dragoman.training.fit import fit
+from runs import assert_same_state, losses
 
 HARM = {
     "empty": (lambda whole: b"", "is empty"),

@@ -10,7 +10,6 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import Callback
-from runs import assert_same_state, checkpoint
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -25,6 +24,7 @@ from dragoman.training.module import TrainingConfig
 from dragoman.training.run import lock
 from dragoman.training.signals import Stopped
 from dragoman.translator import Translator
+from runs import assert_same_state, checkpoint
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

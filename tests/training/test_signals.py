@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from lightning.pytorch import Callback
-from runs import assert_same_state, checkpoint, losses
 
 from dragoman import bundle, durable
 from dragoman.config import Config
@@ -23,6 +22,7 @@ from dragoman.training.fit import fit
 from dragoman.training.quality import Quality
 from dragoman.training.run import lock
 from dragoman.training.signals import Stopped
+from runs import assert_same_state, checkpoint, losses
 
 MOMENTS = {  # the nth call of what, and the step that is then saved
     "preparing the data": (TranslationData, "prepare", 1, None),
