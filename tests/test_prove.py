@@ -13,7 +13,7 @@ def proof(script: str, *options: str) -> str:
     """What it prints; it must succeed."""
     command = [sys.executable, str(ROOT / "scripts" / script), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
