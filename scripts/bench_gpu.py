@@ -23,10 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trials import markdown, write
-
 from dragoman.doors import Parser, open_door
 from dragoman.errors import UserError
+from trials import markdown, write
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGEST_FIRST = ("subtitles", "tatoeba")  # of the corpora that DRAGOMAN_DATA may hold

@@ -28,8 +28,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from measured_cell import DECODED_ROWS, VOCABULARY, config_of
-from trials import Scores, Settings, Trials, markdown, write
 
 from dragoman.cost import Cost, Shape
 from dragoman.data.sources import ROOT_VARIABLE
@@ -37,6 +35,8 @@ from dragoman.doors import Parser, open_door
 from dragoman.errors import UserError
 from dragoman.picture import Growth, growth_figure
 from dragoman.training.loss import chunk_on
+from measured_cell import DECODED_ROWS, VOCABULARY, config_of
+from trials import Scores, Settings, Trials, markdown, write
 
 ROOT = Path(__file__).resolve().parents[1]
 SLACK = 1.25  # a cost may grow by this much more than its law says

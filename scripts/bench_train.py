@@ -26,11 +26,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from peers import PEERS, Program, Record, peers_here, run
-from trials import markdown, write
-
 from dragoman.doors import Parser, open_door
 from dragoman.errors import UserError, suggest
+from peers import PEERS, Program, Record, peers_here, run
+from trials import markdown, write
 
 HERE = Path(__file__).resolve().parent
 SIZES, PRECISIONS = ("small", "base"), ("32", "bf16", "auto")

@@ -22,10 +22,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trials import SEEDS, Scores, Settings, Trials, differs, markdown, mean_and_deviation, seeds_made, write
-
 from dragoman.doors import Parser, open_door
 from dragoman.errors import UserError
+from trials import SEEDS, Scores, Settings, Trials, differs, markdown, mean_and_deviation, seeds_made, write
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from trials import SEEDS, Scores, Settings, Trials, markdown, mean_and_deviation, seeds_made, write
 
 from dragoman.data.collate import Batch, collate
 from dragoman.doors import Parser, open_door
@@ -29,6 +28,7 @@ from dragoman.special import EOS
 from dragoman.torch_engine import translate_ids
 from dragoman.training.loss import projected_loss
 from dragoman.training.schedule import learning_rate
+from trials import SEEDS, Scores, Settings, Trials, markdown, mean_and_deviation, seeds_made, write
 
 SYMBOLS = range(EOS + 1, EOS + 31)  # thirty ids, next to the special ones
 LONGEST = 20  # in training

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 import yaml
-from bench_data import loading
 
+from bench_data import loading
 from dragoman.data.collate import Batch, collate
 from dragoman.data.corpus import CorpusConfig
 from dragoman.data.datamodule import DataConfig, TranslationData

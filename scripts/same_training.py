@@ -25,10 +25,8 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from measured_fit import Enough, Measured, configure, vocabulary, watched
 from torch import Tensor, nn
 from torch.nn import functional as F
-from trials import markdown, write
 
 from dragoman.config import Config
 from dragoman.data.collate import Batch
@@ -39,6 +37,8 @@ from dragoman.picture import curve_figure
 from dragoman.special import PAD
 from dragoman.training import fit as room
 from dragoman.training.module import TranslationModule
+from measured_fit import Enough, Measured, configure, vocabulary, watched
+from trials import markdown, write
 
 MAX_TOKENS = 1024  # of a batch: small ones, for many steps
 EXACT = 50  # steps without dropout

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tiny import make_bundle
 
 from dragoman import bundle as bundles
 from dragoman.bundle import Bundle
+from tiny import make_bundle
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tiny import make_bundle
 
 from dragoman.bundle import Bundle
 from dragoman.search.search import SearchConfig
 from dragoman.translator import Translator
+from tiny import make_bundle
 
 TIMES = int(os.environ.get("ANY_TEXT", "1"))
 GREEDY = SearchConfig(kind="greedy", max_length_a=0.5, max_length_b=3)

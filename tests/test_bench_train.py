@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import SENTENCES
 
 from dragoman.config import check
 from dragoman.data.tokenizer import Tokenizer, TokenizerConfig
@@ -14,6 +13,7 @@ from dragoman.errors import UserError
 from dragoman.masks import key_padding_mask
 from dragoman.model.transformer import Transformer
 from dragoman.special import EOS, PAD
+from tiny import SENTENCES
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from tiny import make_bundle
 
 from dragoman import bundle as bundles
 from dragoman import durable, untrusted
@@ -20,6 +19,7 @@ from dragoman.errors import UserError
 from dragoman.model.attention import SCORES
 from dragoman.model.position import POSITIONS, PositionConfig
 from dragoman.model.transformer import Transformer
+from tiny import make_bundle
 
 SRC = torch.tensor([[5, 9, 7, 3]])
 TGT = torch.tensor([[2, 8, 6]])

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from doors import ROOT, Door
-from tiny import SENTENCES, make_bundle
 
+from doors import ROOT, Door
 from dragoman import bundle as bundles
 from dragoman import engine as room
 from dragoman.bundle import Bundle
@@ -23,6 +22,7 @@ from dragoman.model.shape import PositionConfig
 from dragoman.model.transformer import Transformer
 from dragoman.search.hypothesis import SearchConfig
 from dragoman.translator import Translator
+from tiny import SENTENCES, make_bundle
 
 pytest.importorskip("ctranslate2")
 

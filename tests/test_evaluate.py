@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from doors import Door
 from safetensors.torch import save_file
-from tiny import SENTENCES, make_bundle
 
+from doors import Door
 from dragoman import bundle as bundles
 from dragoman import evaluation
 from dragoman.bundle import Bundle
 from dragoman.languages import Direction
+from tiny import SENTENCES, make_bundle
 
 CHINESE, ENGLISH = SENTENCES[:5], SENTENCES[5:]
 

@@ -10,9 +10,9 @@ import random
 from pathlib import Path
 
 import pytest
-from fuzz import Target, every_target, feed, fuzz, kept
 
 from dragoman.bundle import Bundle
+from fuzz import Target, every_target, feed, fuzz, kept
 
 CRASHES = Path(__file__).parent / "crashes"
 MINUTES = float(os.environ.get("FUZZ_MINUTES", "0"))

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from tiny import SENTENCES
 
 from dragoman.bundle import Bundle
 from dragoman.errors import UserError
 from dragoman.model.pooling import POOLINGS
 from dragoman.special import EOS
 from dragoman.translator import Translator
+from tiny import SENTENCES
 
 CHINESE = SENTENCES[:5]
 

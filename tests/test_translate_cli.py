@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doors import Door
-from tiny import SENTENCES, make_bundle
 
+from doors import Door
 from dragoman import bundle as bundles
 from dragoman.doors import SEARCH_OPTIONS, Parser, Progress, add_search_options, count_lines, search_config
 from dragoman.errors import UserError
 from dragoman.search.search import SearchConfig
+from tiny import SENTENCES, make_bundle
 
 
 @pytest.fixture

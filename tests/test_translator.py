@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny import SENTENCES, make_bundle
 
 from dragoman.bundle import Bundle
 from dragoman.engine import choose_device
@@ -17,6 +16,7 @@ from dragoman.search.search import SearchConfig
 from dragoman.special import BOS, EOS, PAD
 from dragoman.torch_engine import translate_ids
 from dragoman.translator import Translator
+from tiny import SENTENCES, make_bundle
 
 GREEDY = SearchConfig(kind="greedy", max_length_a=0.5, max_length_b=3)
 

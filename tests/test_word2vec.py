@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doors import Door
 
+from doors import Door
 from dragoman import bundle as bundles
 from dragoman import vectors
 from dragoman.bundle import Bundle

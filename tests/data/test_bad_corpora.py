@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from corpora import PAIRS, translation, write_folder, write_tsv
 
+from corpora import PAIRS, translation, write_folder, write_tsv
 from dragoman.data import readers
 from dragoman.data.cleaning import COPY, DUPLICATE, EMPTY, HTML, LEAK, TOO_LONG, WRONG_SCRIPT
 from dragoman.data.corpus import CorpusConfig, clean_text

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from corpora import PAIRS, write_tsv
 
+from corpora import PAIRS, write_tsv
 from dragoman.data.collate import Batch
 from dragoman.data.corpus import CorpusConfig
 from dragoman.data.datamodule import DataConfig, TranslationData

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from corpora import PAIRS, write_tsv
 from stand_in_hub import Hub, serving
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from corpora import PAIRS, translation, write_folder, write_tsv
 
+from corpora import PAIRS, translation, write_folder, write_tsv
 from dragoman.data import digests, hub, prepare
 from dragoman.data.cleaning import DUPLICATE, LEAK, SHARED, TOO_LONG, UNEQUAL
 from dragoman.data.corpus import CorpusConfig

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from corpora import PAIRS, translation, write_folder, write_tsv
 
+from corpora import PAIRS, translation, write_folder, write_tsv
 from dragoman.data.corpus import MAX_CHARS, CorpusConfig
 from dragoman.data.readers import LINE_LIMIT, check_aligned, count_lines, drift_line, lines
 from dragoman.data.sources import find

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from corpora import PAIRS, translation, write_folder, write_tsv
 
+from corpora import PAIRS, translation, write_folder, write_tsv
 from dragoman.data import hub
 from dragoman.data.corpus import CorpusConfig
 from dragoman.data.sources import NotFoundError, find

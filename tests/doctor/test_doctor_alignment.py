@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted import ask, clean_pairs, places, write
 
 from dragoman.doctor import survey
 from dragoman.doctor.characters import Sentences
 from dragoman.doctor.findings import DRIFT, NEAR_LEAK
 from dragoman.doctor.leaks import NEAR, HeldOut, grams
+from planted import ask, clean_pairs, places, write
 
 PAIRS = clean_pairs(1200)
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planted import ask, clean_pairs, places, write
 
 from dragoman.data.corpus import CorpusConfig
 from dragoman.doctor import findings
@@ -31,6 +30,7 @@ from dragoman.doctor.faults import (
 )
 from dragoman.errors import UserError
 from dragoman.languages import reads as reads_one
+from planted import ask, clean_pairs, places, write
 
 CLEAN = clean_pairs(300)
 LINE = 41  # where a fault is planted

@@ -5,10 +5,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from doors import Door
-from planted import CorpusConfig, ask, clean_pairs, write
 
+from doors import Door
 from dragoman.doctor.page import page, summary
+from planted import CorpusConfig, ask, clean_pairs, write
 
 HOSTILE = ["</td><script>alert(1)</script>", "<img src=x onerror=alert(1)>",
     "@body@", "@title@", "&lt;b&gt;", '"', "\u202e", "\ud800"]  # fmt: skip

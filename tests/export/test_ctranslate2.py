@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import SENTENCES, make_bundle
 
 from dragoman import bundle as bundles
 from dragoman.bundle import Bundle
@@ -19,6 +18,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.search.hypothesis import SearchConfig
 from dragoman.special import EOS, PAD
 from dragoman.torch_engine import translate_ids
+from tiny import SENTENCES, make_bundle
 
 pytest.importorskip("ctranslate2")
 SHAPES = [

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from networks import attention, scheme
 from torch import Tensor
 
 from dragoman.masks import causal_attn_mask, key_padding_mask, padding_attn_mask
 from dragoman.model.attention import SCORES
 from dragoman.model.cache import KeyValues
 from dragoman.model.position import POSITIONS
+from networks import attention, scheme
 
 EVERY = [(kind, score) for kind in POSITIONS for score in SCORES]
 

@@ -4,12 +4,12 @@ import random
 
 import pytest
 import torch
-from networks import at_rest, sentences
 
 from dragoman.masks import key_padding_mask
 from dragoman.model.cache import DecoderCache, Rows
 from dragoman.model.transformer import Transformer
 from dragoman.special import PAD
+from networks import at_rest, sentences
 
 K = 3  # beams
 

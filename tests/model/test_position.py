@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from networks import attention, scheme
 from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.model.attention import Attention
 from dragoman.model.position import POSITIONS, PositionConfig, sinusoid
+from networks import attention, scheme
 
 T, D, H, D_HEAD = 7, 8, 2, 4
 PLACES = torch.arange(T)

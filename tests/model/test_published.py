@@ -5,7 +5,6 @@ Nothing is downloaded; only the formulas are compared, as those who published mo
 
 import pytest
 import torch
-from networks import V, make, scheme, sentences
 from torch import Tensor
 from transformers import T5Config, T5Model
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -21,6 +20,7 @@ from dragoman.masks import causal_attn_mask, key_padding_mask
 from dragoman.model.position import PositionConfig
 from dragoman.model.transformer import Transformer
 from dragoman.special import PAD
+from networks import V, make, scheme, sentences
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])

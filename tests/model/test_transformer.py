@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from networks import CHOICES, V, at_rest, make, sentences
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
@@ -15,6 +14,7 @@ from dragoman.model.layers import NORMALIZATIONS
 from dragoman.model.position import POSITIONS
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.special import BOS, EOS, PAD
+from networks import CHOICES, V, at_rest, make, sentences
 
 # Whatever goes through the stacks goes through all of these.
 CONFIGS = [

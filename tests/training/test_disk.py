@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from test_signals import at_step
 
 from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.training.checkpoint import newest
 from dragoman.training.fit import fit
 from runs import assert_same_state
+from test_signals import at_step
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tiny import SENTENCES
 
 from dragoman import bundle as bundles
 from dragoman.bundle import Bundle
 from dragoman.training.exporting import export_bundle
+from tiny import SENTENCES
 
 
 def test_a_finished_bundle_gets_an_export_that_is_used(tiny_bundle: Bundle, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import make_bundle
 
 from dragoman import bundle as bundles
 from dragoman import vectors
@@ -24,6 +23,7 @@ from dragoman.training.checkpoint import LAST
 from dragoman.training.fit import TrainerConfig, fit
 from dragoman.training.module import TrainingConfig
 from dragoman.training.pretrained import check_vectors, start_from_vectors
+from tiny import make_bundle
 
 PHRASES = Path(__file__).parents[2] / "data" / "phrasebook" / "handwritten" / "people.tsv"
 D_MODEL = 32
