@@ -9,6 +9,7 @@ import torch
 from dragoman.errors import UserError
 from dragoman.model.position import PositionConfig
 from dragoman.model.transformer import ModelConfig, Transformer
+from dragoman.search import warp
 from dragoman.search.search import Hypothesis, SearchConfig
 from dragoman.torch_engine import laid_out, translate_ids
 
@@ -99,10 +100,9 @@ def test_a_batch_is_encoded_once_and_its_keys_are_made_once_for_each_sentence(
 
 
 @each_search
-def test_a_finished_sentence_leaves_the_batch(search: SearchConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_sentence_leaves_the_batch(search: SearchConfig) -> None:
     model, n_rows = taught_to_stop(), []
-    decode = model.decode
-    monkeypatch.setattr(model, "decode", lambda tgt, *a, **k: n_rows.append(len(tgt)) or decode(tgt, *a, **k))
+    model.tgt_embedding.register_forward_pre_hook(lambda _, args: n_rows.append(len(args[0])))
     answers = translate_ids(model, words(12), search, batch_tokens=10**6)
     if search.kind == "beam":
         assert n_rows == sorted(n_rows, reverse=True)
@@ -146,9 +146,17 @@ def test_two_threads_find_what_one_finds_and_are_given_back(search: SearchConfig
     assert sum(told) == 20
 
 
-def test_every_thread_computes_in_the_precision_of_its_caller(two_threads: None) -> None:
+def test_every_thread_computes_in_the_precision_of_its_caller(
+    two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, seen = taught_to_stop(), []
-    model.decoder[0].feed_forward.up.register_forward_hook(lambda m, a, out: seen.append(out.dtype))
+    allowed = warp.log_probabilities
+
+    def log_probabilities(logits: torch.Tensor, *, first: bool) -> torch.Tensor:
+        seen.append(logits.dtype)
+        return allowed(logits, first=first)
+
+    monkeypatch.setattr(warp, "log_probabilities", log_probabilities)
     with torch.autocast("cpu", torch.bfloat16):
         translate_ids(model, words(20), SEARCHES[0], batch_tokens=60)
     assert set(seen) == {torch.bfloat16}

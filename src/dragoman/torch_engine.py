@@ -19,6 +19,7 @@ from dragoman.data.collate import collate
 from dragoman.errors import UserError
 from dragoman.masks import key_padding_mask
 from dragoman.model.cache import DecoderCache
+from dragoman.model.step import Step
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import Hypothesis, SearchConfig, search
 from dragoman.special import EOS, PAD
@@ -128,10 +129,10 @@ def _translate_batch(
     src = src.to(device)
     padding = key_padding_mask(src) if padded else None
 
+    next_token = Step(model)
+
     def step(tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
-        tokens = tokens.to(device, non_blocking=device.type == "cuda")
-        logits = model.decode(tokens, cache.memory, cache.memory_key_padding_mask, cache=cache)
-        return logits[:, -1], cache
+        return next_token(tokens.to(device, non_blocking=device.type == "cuda"), cache)
 
     cache = DecoderCache(len(model.decoder), model.encode(src, padding), padding)
     longest_answer = sys.maxsize if model.max_positions is None else model.max_positions - 1  # and its EOS

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.search.hypothesis import closed_up
 from dragoman.search.search import SearchConfig, search
-from dragoman.search.warp import likeliest, log_probabilities
+from dragoman.search.warp import NEVER, likeliest, log_probabilities
 from dragoman.special import EOS
 
 
@@ -27,6 +27,10 @@ def test_the_likeliest_words_are_those_of_all_log_probabilities(
     possible = expected.values > float("-inf")  # which of the impossible words come last is nobody's business
     assert torch.equal(words[possible], expected.indices[possible])
     torch.testing.assert_close(log_p, expected.values, atol=1e-5, rtol=1e-5)
+
+
+def test_what_is_never_produced_are_the_first_ids_and_eos_the_next():
+    assert (*NEVER, EOS) == tuple(range(EOS + 1))
 
 
 @given(st.lists(st.booleans(), max_size=30))

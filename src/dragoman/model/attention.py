@@ -132,6 +132,12 @@ class Attention(nn.Module):
             key_positions = torch.arange(k.size(2), device=query.device)
         return q, k, v, self.position.bias(q, k, positions, key_positions)
 
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, attn_mask: Tensor | None
+    ) -> Tensor:
+        """Of projected q, k and v, (B, H, T, d) each: the values mixed, (B, H, T_q, d)."""
+        return self._attend(q, k, v, bias, attn_mask, causal=False)
+
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.n_heads, self.d_head).transpose(1, 2)  # (B, T, D) -> (B, H, T, d)
 

@@ -10,6 +10,8 @@ sentences dropped by the same call. Three choices keep that cheap:
 Which rows move is worked out on the CPU, where a search keeps its books: no step waits for a GPU because of it.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -24,17 +26,26 @@ class KeyValues:
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add (N, H, T_new, d) and return all keys and values so far."""
-        end = self.length + k.size(2)
+        n_rows, n_heads, n_new, d_head = k.shape
+        new = self._room_for(n_new, k, (n_rows, 2, n_heads, d_head))
+        new[:, :, 0], new[:, :, 1] = k.permute(2, 0, 1, 3), v.permute(2, 0, 1, 3)
+        return self.kept()
+
+    def append_one(self, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """`append` of one token: its keys and values (N, 2, H, d) lie side by side, as here, and are copied at once."""
+        self._room_for(1, kv, kv.shape)[0] = kv
+        return self.kept()
+
+    def _room_for(self, n_tokens: int, like: Tensor, shape: Sequence[int]) -> Tensor:
+        end = self.length + n_tokens
         if self._in_use is None or end > self._in_use.size(0):
-            n_rows, n_heads, _, d_head = k.shape
-            room = k.new_empty(max(16, end, 2 * self.length), n_rows, 2, n_heads, d_head)
+            room = like.new_empty(max(16, end, 2 * self.length), *shape)
             if self._in_use is not None:
                 room[: self.length] = self._in_use[: self.length]
             self._room = self._in_use = room
         new = self._in_use[self.length : end]
-        new[:, :, 0], new[:, :, 1] = k.permute(2, 0, 1, 3), v.permute(2, 0, 1, 3)
         self.length = end
-        return self.kept()
+        return new
 
     def kept(self) -> tuple[Tensor, Tensor]:
         """All keys and values so far, each (N, H, T, d)."""

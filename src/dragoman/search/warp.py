@@ -11,7 +11,6 @@ from dragoman.special import BOS, EOS, PAD, UNK
 
 NEVER = (PAD, UNK, BOS)  # no translation contains these
 _GROUPS = 16  # into which a vocabulary is cut to find the best of it; fewer or more are slower
-_BLOCK = 32  # rows whose logits stay in a CPU's cache from one pass over them to the next
 
 
 def log_probabilities(logits: Tensor, *, first: bool) -> Tensor:
@@ -19,18 +18,15 @@ def log_probabilities(logits: Tensor, *, first: bool) -> Tensor:
 
     The first piece cannot be EOS: no sentence translates to nothing.
     """
-    return _allowed(logits, first).log_softmax(dim=-1)
+    logits = logits.float()
+    logits[:, : EOS + first] = float("-inf")  # the special ids are the first ones, EOS the last of them
+    return logits.log_softmax(dim=-1)
 
 
 def likeliest(logits: Tensor, n: int, *, first: bool) -> tuple[Tensor, Tensor]:
     """The n likeliest words of each row and their `log_probabilities`, best first: (N, n) both, on the CPU."""
-    logits = _allowed(logits, first)
-    blocks = logits.split(_BLOCK) if logits.device.type == "cpu" else (logits,)
-    found = [(*_top(block, n), block.logsumexp(dim=-1, keepdim=True)) for block in blocks]
-    values, words, total = (
-        (torch.cat(parts) for parts in zip(*found, strict=True)) if len(found) > 1 else found[0]
-    )
-    return together_to_cpu(words, values - total)
+    log_p, words = _top(log_probabilities(logits, first=first), n)
+    return together_to_cpu(words, log_p)
 
 
 def together_to_cpu(words: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,29 +37,22 @@ def together_to_cpu(words: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     return both[0].long(), both[1].view(torch.float32)
 
 
-def _allowed(logits: Tensor, first: bool) -> Tensor:
-    logits = logits.float()
-    for word in (*NEVER, EOS) if first else NEVER:
-        logits[:, word] = float("-inf")
-    return logits
-
-
-def _top(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """`logits.topk(n)`, which on a CPU takes as long as the projection itself takes for one row in three.
+def _top(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """`scores.topk(n)`, which on a CPU takes as long as the projection itself takes for one row in three.
 
     Groups of words are compared by their best one, which vector instructions find; the n best words are in the n
     best groups.
     """
-    n_rows, n_words = logits.shape
+    n_rows, n_words = scores.shape
     size = n_words // _GROUPS  # of words apart
-    if logits.device.type != "cpu" or n_rows < 4 or size < 4 * n:
-        return logits.topk(n, dim=-1)
-    best = logits[:, : _GROUPS * size].unflatten(1, (_GROUPS, size)).amax(dim=1)  # (N, size)
+    if scores.device.type != "cpu" or n_rows < 4 or size < 4 * n:
+        return scores.topk(n, dim=-1)
+    best = scores[:, : _GROUPS * size].unflatten(1, (_GROUPS, size)).amax(dim=1)  # (N, size)
     groups = best.topk(n, dim=-1).indices if n > 1 else best.argmax(dim=-1, keepdim=True)  # (N, n)
     words = (groups[..., None] + size * torch.arange(_GROUPS)).flatten(1)  # (N, n * groups)
     rest = torch.arange(_GROUPS * size, n_words).expand(n_rows, -1)
     words = torch.cat((words, rest), dim=1)
-    values, at = logits.gather(1, words).topk(n, dim=-1)
+    values, at = scores.gather(1, words).topk(n, dim=-1)
     return values, words.gather(1, at)
 
 

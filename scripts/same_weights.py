@@ -1,0 +1,108 @@
+"""The weights that all decoders of a comparison share, as bundles of Dragoman.
+
+The peers' bench_train_torch.py trains a torch.nn.Transformer, and decodelib.py of the same folder fills every peer's
+own model with its numbers. Here they become a bundle: the same function, so that engines differ in nothing else.
+Knows how the two modules name the same parts; refuses to know what is done with them.
+
+Their vocabulary rewrites a text before it cuts it (NFKC), which no vocabulary of Dragoman's may do: the pieces are
+taken without that, and the text is rewritten beforehand.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from sentencepiece import SentencePieceProcessor
+from sentencepiece import sentencepiece_model_pb2 as proto
+from torch import Tensor
+
+from dragoman.bundle import Bundle, save
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import UserError
+from dragoman.model.transformer import ModelConfig, Transformer
+from dragoman.search.search import SearchConfig
+
+SRC, TGT = "en", "de"
+OURS = {"self_attn": "self_attention", "multihead_attn": "cross_attention"}
+
+
+def make_bundle(weights: Path, vocabulary: Path, folder: Path) -> None:
+    """Write the bundle `folder` of the file `weights`, which bench_train_torch.py saved, and a `plain_vocabulary`.
+
+    Raises UserError for a file that is missing or holds another kind of network.
+    """
+    if not weights.is_file():
+        raise UserError(f"there is no {weights}: run_decode.sh of the peers' programs trains it")
+    box = torch.load(weights, map_location="cpu", weights_only=True)
+    if not box.get("norm_first"):
+        raise UserError(f"{weights} is post-norm: the decoders that it is compared with are pre-norm")
+    arch, theirs = box["arch"], box["model"]
+    config = ModelConfig(
+        d_model=arch["d_model"], d_ff=arch["ffn"], n_heads=arch["heads"],
+        n_encoder_layers=arch["enc"], n_decoder_layers=arch["dec"],
+    )  # fmt: skip
+    size = theirs["emb.weight"].size(0)
+    model = Transformer(config, src_vocab_size=size, tgt_vocab_size=size)
+    model.load_state_dict(renamed(theirs))
+    tokenizer = Tokenizer.load(vocabulary)
+    if len(tokenizer) != size:
+        raise UserError(f"{vocabulary} has {len(tokenizer)} pieces, and the weights are for {size}")
+    made = Bundle(
+        model=model, src=SRC, tgt=TGT, src_tokenizer=tokenizer, tgt_tokenizer=tokenizer, model_config=config,
+        search=SearchConfig(beam_size=4),
+    )  # fmt: skip
+    save(made, folder)
+
+
+def plain_vocabulary(theirs: Path, ours: Path) -> None:
+    """The sentencepiece model `theirs` without its rewriting, as the file `ours`."""
+    model = proto.ModelProto()
+    model.ParseFromString(theirs.read_bytes())
+    model.normalizer_spec.name, model.normalizer_spec.precompiled_charsmap = "identity", b""
+    ours.write_bytes(model.SerializeToString())
+
+
+def plain_text(source: Path, theirs: Path, ours: Path, plain: Path) -> None:
+    """The lines of `source` as `theirs` rewrites them, as the file `plain`: `ours` cuts them into the same pieces.
+
+    Raises UserError where it does not.
+    """
+    with_rewriting, without = (SentencePieceProcessor(model_file=str(path)) for path in (theirs, ours))
+    lines = source.read_text(encoding="utf-8").splitlines()
+    rewritten = [with_rewriting.decode(with_rewriting.encode(line)) for line in lines]
+    for number, (line, other) in enumerate(zip(lines, rewritten, strict=True), 1):
+        if with_rewriting.encode(line) != without.encode(other):
+            raise UserError(
+                f"{source}, line {number}: its pieces are not the same without the rewriting of {theirs}"
+            )
+    plain.write_text("".join(line + "\n" for line in rewritten), encoding="utf-8")
+
+
+def renamed(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state of the peers' torch model under the names of ours."""
+    ours = dict.fromkeys(("src_embedding.table", "tgt_embedding.table", "projection"), theirs["emb.weight"])
+    ours = {f"{name}.weight": tensor for name, tensor in ours.items()}
+    for name, tensor in theirs.items():
+        stack, _, rest = name.removeprefix("net.").partition(".")
+        if stack not in ("encoder", "decoder"):
+            continue
+        if rest.startswith("norm."):
+            ours[f"{stack}_norm.{rest.removeprefix('norm.')}"] = tensor
+            continue
+        _, layer, part, *kind = rest.split(".")
+        at = f"{stack}.{layer}."
+        if part in OURS:
+            ours |= _attention(at + OURS[part], ".".join(kind), tensor)
+        elif part.startswith("linear"):
+            ours[f"{at}feed_forward.{'up' if part == 'linear1' else 'down'}.{kind[0]}"] = tensor
+        else:
+            ours[f"{at}residuals.{int(part.removeprefix('norm')) - 1}.norm.{kind[0]}"] = tensor
+    return ours
+
+
+def _attention(at: str, kind: str, tensor: Tensor) -> dict[str, Tensor]:
+    if kind.startswith("out_proj."):
+        return {f"{at}.out.{kind.removeprefix('out_proj.')}": tensor}
+    q, k, v = tensor.chunk(3)
+    what = kind.removeprefix("in_proj_")
+    return {f"{at}.q.{what}": q, f"{at}.kv.{what}": torch.cat((k, v))}

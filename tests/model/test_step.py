@@ -1,0 +1,68 @@
+"""The step of a search, held against the decoder that it writes out: whatever the model, the same logits."""
+
+import itertools
+
+import pytest
+import torch
+from networks import CHOICES, at_rest, make, sentences
+
+from dragoman.masks import key_padding_mask
+from dragoman.model.cache import DecoderCache
+from dragoman.model.position import POSITIONS
+from dragoman.model.step import Step
+from dragoman.model.transformer import Transformer
+from dragoman.special import PAD
+
+CONFIGS = [
+    *CHOICES,
+    *(
+        {"activation": activation, "tie": tie}
+        for activation, tie in itertools.product(("relu", "gelu", "swiglu"), ("none", "tgt", "all"))
+    ),
+]
+K = 2  # rows a sentence
+
+
+def stepped(model: Transformer, src: torch.Tensor, tgt: torch.Tensor, *, padded: bool = True) -> torch.Tensor:
+    """The logits (N, T, V) of `tgt` (N, T), K rows for each sentence of `src`, step by step."""
+    padding = key_padding_mask(src) if padded else None
+    with torch.inference_mode():
+        cache = DecoderCache(len(model.decoder), model.encode(src, padding), padding)
+        cache = cache.select(torch.arange(len(src)).repeat_interleave(K))
+        step, found = Step(model), []
+        for token in tgt.split(1, 1):
+            logits, cache = step(token, cache)
+            found.append(logits)
+    return torch.stack(found, 1)
+
+
+@pytest.mark.parametrize("changes", CONFIGS, ids=lambda c: "-".join(c.values()))
+def test_steps_give_the_logits_of_teacher_forcing(changes):
+    model = at_rest(changes)
+    src, tgt = sentences(3, 7), sentences(3 * K, 6)
+    src[1, 4:] = PAD
+    rows = src.repeat_interleave(K, 0)
+    expected = model(rows, tgt, key_padding_mask(rows))
+    torch.testing.assert_close(stepped(model, src, tgt), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_positions_go_on_past_those_embedded_together_and_to_the_last_one_there_is(kind):
+    model = make(position=kind, n_decoder_layers=1).eval()
+    length = model.max_positions or 70
+    src, tgt = sentences(1, 5), sentences(K, length)
+    rows = src.repeat_interleave(K, 0)
+    expected = model(rows, tgt, key_padding_mask(rows))
+    torch.testing.assert_close(stepped(model, src, tgt, padded=False), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_half_precision_lands_near(kind, norm):
+    model = make(position=kind, norm=norm).eval()
+    src, tgt = sentences(3, 7), sentences(3 * K, 6)
+    expected = stepped(model, src, tgt)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = stepped(model, src, tgt)
+    assert found.dtype == torch.bfloat16
+    assert (found - expected).norm() < 0.05 * expected.norm()
