@@ -1,4 +1,4 @@
-"""The training programs of others: which there are, whether they are here, and how one is asked for its figures.
+"""The programs of others, which train and decode: which there are, which are here, how one is asked for its figures.
 
 They lie outside of this project, and so do their environments; scripts/README.md tells how to get them. Each measures
 itself and writes its figures as the last line of its output. Knows nothing of what the figures mean.
@@ -34,6 +34,15 @@ PEERS: dict[str, tuple[str, str, dict[str, str]]] = {
 }  # fmt: skip
 AS_SHIPPED = ("hf", "opennmtpy", "eole", "torch", "sockeye", "joeynmt")
 
+# The same of bench_decode_*.py. CTranslate2 by itself: workers of one thread each, as many as there are threads.
+DECODERS: dict[str, tuple[str, str, dict[str, str]]] = {
+    **{name: PEERS[name] for name in AS_SHIPPED},
+    "ct2-float32": ("raw", "ct2", {"CT2_TYPE": "float32", "CT2_INTRA": "1", "OMP_NUM_THREADS": "1"}),
+    "ct2-int8": ("raw", "ct2", {"CT2_TYPE": "int8", "CT2_INTRA": "1", "OMP_NUM_THREADS": "1"}),
+    "sockeye-int8": ("sockeye", "sockeye", {"SOCKEYE_DTYPE": "int8"}),
+}
+DECODERS_AS_SHIPPED = ("opennmtpy", "eole", "sockeye", "hf", "ct2-float32", "ct2-int8")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
@@ -45,8 +54,11 @@ class Program:
     is_peer: bool = True
 
 
-def peers_here(wanted: Sequence[str] | None, environment: Mapping[str, str]) -> list[Program]:
+def peers_here(
+    wanted: Sequence[str] | None, environment: Mapping[str, str], *, decoders: bool = False
+) -> list[Program]:
     """Those of the peers whose environment and program are there; of each of the others, a line why not."""
+    known, shipped = (DECODERS, DECODERS_AS_SHIPPED) if decoders else (PEERS, AS_SHIPPED)
     home, scripts = environment.get("BENCH_HOME"), environment.get("BENCH_SCRIPTS")
     if wanted == [] or home is None:
         return []
@@ -55,9 +67,10 @@ def peers_here(wanted: Sequence[str] | None, environment: Mapping[str, str]) -> 
         return []
     venvs = Path(environment.get("BENCH_VENVS", str(Path(home) / "venvs")))
     found = []
-    for name in wanted or AS_SHIPPED:
-        venv, script, more = PEERS[name]
-        python, program = venvs / venv / "bin" / "python", Path(scripts) / f"bench_train_{script}.py"
+    for name in wanted or shipped:
+        venv, script, more = known[name]
+        program = Path(scripts) / f"bench_{'decode' if decoders else 'train'}_{script}.py"
+        python = venvs / venv / "bin" / "python"
         missing = next((path for path in (python, program) if not path.exists()), None)
         if missing is None:
             found.append(Program(name=name, command=[str(python), str(program)], environment=more))
@@ -89,6 +102,7 @@ def run(program: Program, told: Mapping[str, str], seconds: float) -> Record:
                     stderr=file,
                     timeout=seconds,
                     check=False,
+                    start_new_session=True,  # decoding, JoeyNMT ends by killing its process group
                 )
             except subprocess.TimeoutExpired:
                 raise UserError(f"{program.name} did not end in {seconds:.0f} seconds") from None

@@ -1,4 +1,4 @@
-"""The weights that all decoders of a comparison share, as bundles of Dragoman.
+"""The weights that all decoders of a comparison share, as bundles of Dragoman: same_weights.py WEIGHTS DATA FOLDER
 
 The peers' bench_train_torch.py trains a torch.nn.Transformer, and decodelib.py of the same folder fills every peer's
 own model with its numbers. Here they become a bundle: the same function, so that engines differ in nothing else.
@@ -6,10 +6,18 @@ Knows how the two modules name the same parts; refuses to know what is done with
 
 Their vocabulary rewrites a text before it cuts it (NFKC), which no vocabulary of Dragoman's may do: the pieces are
 taken without that, and the text is rewritten beforehand.
+
+The last line of stdout is JSON: which engines there are here, as measured_search.py is asked for them, and of each
+other one why not. It is a program because what starts the measurements must stay small: on Linux a process begins
+with the peak memory of the one that started it.
 """
 
+import json
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from sentencepiece import SentencePieceProcessor
@@ -18,12 +26,44 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle, save
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.errors import UserError
+from dragoman.errors import UserError, plain_errors
+from dragoman.export.ctranslate2 import export
 from dragoman.model.transformer import ModelConfig, Transformer
-from dragoman.search.search import SearchConfig
+from dragoman.search.hypothesis import SearchConfig
+from dragoman.training.machine import cpu_has_bf16
 
 SRC, TGT = "en", "de"
 OURS = {"self_attn": "self_attention", "multihead_attn": "cross_attention"}
+
+
+def main() -> None:
+    weights, data, folder = map(Path, sys.argv[1:])
+    print(json.dumps(prepare(weights, data, folder)))
+
+
+def prepare(weights: Path, data: Path, folder: Path) -> dict[str, dict[str, Any]]:
+    """Fill `folder` with bundles and the plain test.en. Raises UserError for what is missing."""
+    for path in (data / "spm.model", data / "test.en", data / "test.de"):
+        if not path.is_file():
+            raise UserError(f"there is no {path}: prepare_data.py of the peers' scripts makes it")
+    plain_vocabulary(data / "spm.model", folder / "spm.model")
+    plain_text(data / "test.en", data / "spm.model", folder / "spm.model", folder / "test.en")
+    bundle = folder / "torch"
+    make_bundle(weights, folder / "spm.model", bundle)
+    engines: dict[str, Any] = {"torch fp32": {"bundle": str(bundle), "engine": "torch"}}
+    if cpu_has_bf16():
+        engines["torch bf16"] = {"bundle": str(bundle), "engine": "torch", "precision": "bf16"}
+    without = {}
+    for quantization in ("float32", "int8"):
+        name, of_its_own = f"CTranslate2 {quantization}", folder / quantization
+        shutil.copytree(bundle, of_its_own)
+        try:
+            export(of_its_own, quantization=quantization)
+        except UserError as error:
+            without[name] = str(error)
+        else:
+            engines[name] = {"bundle": str(of_its_own), "engine": "ctranslate2"}
+    return {"engines": engines, "without": without}
 
 
 def make_bundle(weights: Path, vocabulary: Path, folder: Path) -> None:
@@ -106,3 +146,8 @@ def _attention(at: str, kind: str, tensor: Tensor) -> dict[str, Tensor]:
     q, k, v = tensor.chunk(3)
     what = kind.removeprefix("in_proj_")
     return {f"{at}.q.{what}": q, f"{at}.kv.{what}": torch.cat((k, v))}
+
+
+if __name__ == "__main__":
+    with plain_errors():
+        main()
