@@ -25,11 +25,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench_train import machine
-from peers import DECODERS, Program, Record, peers_here, run
-from trials import markdown, write
-
 from dragoman.doors import Parser, open_door
 from dragoman.errors import UserError, suggest
+from peers import DECODERS, Program, Record, peers_here, run
+from trials import markdown, write
 
 HERE = Path(__file__).resolve().parent
 BEAM = 4

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from networks import CHOICES, at_rest, make, sentences
 
 from dragoman.masks import key_padding_mask
 from dragoman.model.cache import DecoderCache
@@ -12,6 +11,7 @@ from dragoman.model.position import POSITIONS
 from dragoman.model.step import Step
 from dragoman.model.transformer import Transformer
 from dragoman.special import PAD
+from networks import CHOICES, at_rest, make, sentences
 
 CONFIGS = [
     *CHOICES,
