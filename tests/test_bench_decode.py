@@ -38,8 +38,8 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Transformer]
     (folder / "test.de").write_text("\n".join([*ENGLISH, "five cats of 12"]) + "\n", encoding="utf-8")
     SentencePieceTrainer.train(
         sentence_iterator=iter([*ENGLISH, "five cats of 12"] * 8), model_prefix=str(folder / "spm"), vocab_size=60,
-        model_type="bpe", hard_vocab_limit=False, pad_id=0, unk_id=1, bos_id=2, eos_id=3, normalization_rule_name="nmt_nfkc",
-        minloglevel=2, character_coverage=1.0,
+        model_type="bpe", hard_vocab_limit=False, pad_id=0, unk_id=1, bos_id=2, eos_id=3, character_coverage=1.0,
+        normalization_rule_name="nmt_nfkc", minloglevel=2,
     )  # fmt: skip
     size = SentencePieceProcessor(model_file=str(folder / "spm.model")).get_piece_size()
     torch.manual_seed(1)

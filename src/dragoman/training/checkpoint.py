@@ -7,7 +7,7 @@ A checkpoint ends with a line that says whose it is and what it should hold (`ta
 torch.load does not see that line, and does not notice a flipped bit either; `newest` does. There are two: last.ckpt,
 and last.ckpt.previous, which stays until the next last.ckpt has been read back from the disk. A broken one is named,
 put aside as last.ckpt.broken, and the run goes on from the other. Nothing but tensors and plain values is ever read:
-weights_only=True.
+weights_only=True, of an archive that has been looked through before.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.fabric.plugins import CheckpointIO
 
-from dragoman import durable
+from dragoman import durable, untrusted
 from dragoman.data.prepare import say
 from dragoman.errors import UserError
 from dragoman.training.run import is_first
@@ -52,6 +52,7 @@ class SealedCheckpointIO(CheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
+        untrusted.check_archive(Path(path))
         try:
             return torch.load(path, map_location=map_location or "cpu", weights_only=True)
         except Exception as error:

@@ -2,8 +2,9 @@
 
 A checkpoint is always of the end of an optimizer step, since gradients are not in it, and carries everything the next
 step depends on: weights, optimizer, position in the data, random states, the record of validations. A run that went on
-from it therefore arrives, bit by bit, where it would have arrived (same machine, threads, versions, precision; when to
-stop by trainer.max_time is decided by the clock, and so is an exception). How the files are written: checkpoint.py.
+from it therefore arrives, bit by bit, where it would have arrived (same machine, threads, versions, precision). Two
+things are exceptions: the clock decides when to stop by trainer.max_time, and a batch that found no memory was halved.
+How the files are written: checkpoint.py.
 """
 
 import random
