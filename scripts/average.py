@@ -73,17 +73,14 @@ def weights(path: Path, shapes: dict[str, list[int]]) -> dict[str, Tensor]:
 
 def _of_checkpoint(path: Path) -> dict[str, Tensor]:
     """Of the moving average where the run kept one, since that is what it would have shipped."""
-    import torch
+    from torch import Tensor
 
     from dragoman import untrusted
 
-    untrusted.check_archive(path)
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-    except Exception as error:  # torch.load raises a different one for every way a file can be wrong
-        raise UserError(
-            f"{path} is not a checkpoint of training: {str(error).splitlines()[0][:100]}"
-        ) from error
+    saved = untrusted.read_archive(path)
+    state = saved.get("state_dict") if isinstance(saved, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(f"{path} is not a checkpoint of training: it holds no weights")
     prefix = "averaged." if any(name.startswith("averaged.") for name in state) else "model."
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 

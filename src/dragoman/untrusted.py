@@ -241,6 +241,18 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def read_archive(path: Path, map_location: Any = "cpu") -> Any:
+    """What training saved with torch: plain values and tensors, of an archive that `check_archive` has passed."""
+    import torch
+
+    check_archive(path)
+    try:
+        return torch.load(path, map_location=map_location, weights_only=True)
+    except Exception as error:  # torch.load raises a different one for every way a file can be wrong
+        reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+        raise UserError(f"{path} is not a checkpoint of training: {reason}") from error
+
+
 def check_archive(path: Path) -> None:
     """Whether a checkpoint is a zip as torch writes it, which takes no more memory than disk to read.
 

@@ -1,5 +1,7 @@
 """A broken checkpoint is named and not used, and the run that goes on from the one before arrives all the same."""
 
+import io
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +74,20 @@ def test_a_checkpoint_of_another_run_is_not_ours(tmp_path: Path) -> None:
 def test_the_last_line_of_a_checkpoint_says_whose_it_is(tmp_path: Path) -> None:
     content = saved(tmp_path, 7).read_bytes()
     assert content.splitlines()[-1].startswith(b"dragoman checkpoint of run ours, step 7: ")
+
+
+def test_a_seal_does_not_make_a_hostile_archive_welcome(tmp_path: Path) -> None:
+    """Anybody can write the line; what stands before it is looked through all the same."""
+    with durable.replacing(tmp_path / LAST) as file:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a/data.pkl", b"\x80\x02}.")
+        file.write(packed.getvalue())
+        content = f"{file.size} bytes, sha256 {file.sha256.hexdigest()}"
+        file.write(f"\ndragoman checkpoint of run ours, step 1: {content}\n".encode())
+    assert newest(tmp_path, "ours") is not None
+    with pytest.raises(UserError, match="compressed"):
+        SealedCheckpointIO().load_checkpoint(tmp_path / LAST)
 
 
 @pytest.mark.parametrize("harm", ["cut short", "one bit flipped"])

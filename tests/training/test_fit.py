@@ -103,7 +103,9 @@ def test_a_run_learns_and_leaves_all_that_it_promises(config):
     assert losses[-1] < losses[0]
     assert metrics["best"]["signature"].startswith("nrefs:")
     assert bundle.load(folder).meta["name"] == "run"
-    assert Translator.load(folder).engine.name == "ctranslate2"  # its export is made by the way, and preferred
+    assert (
+        Translator.load(folder).engine.name == "ctranslate2"
+    )  # its export is made by the way, and preferred
 
 
 def test_one_model_learns_both_directions_and_translates_either_way(config):

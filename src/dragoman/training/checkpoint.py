@@ -52,11 +52,7 @@ class SealedCheckpointIO(CheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        untrusted.check_archive(Path(path))
-        try:
-            return torch.load(path, map_location=map_location or "cpu", weights_only=True)
-        except Exception as error:
-            raise UserError(f"cannot read the checkpoint {path}: {str(error).splitlines()[0]}") from None
+        return untrusted.read_archive(Path(path), map_location or "cpu")
 
     def remove_checkpoint(self, path: Any) -> None:
         Path(path).unlink(missing_ok=True)
