@@ -23,12 +23,14 @@ import platform
 import signal
 import statistics
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.doors import Parser, open_door
 from dragoman.errors import UserError, suggest
 from peers import PEERS, Program, Record, peers_here, run
+from plain_text import plain_data
 from trials import markdown, write
 
 HERE = Path(__file__).resolve().parent
@@ -39,25 +41,32 @@ TOP = 14  # operators in the profile's table
 
 def main() -> None:
     args = arguments()
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # takes the running program along
+    # takes the running program along
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     home = os.environ.get("BENCH_HOME")
-    data = None if home is None else os.environ.get("BENCH_DATA", str(Path(home) / "data"))
-    if data is None:
-        print("BENCH_HOME is not set: measured on the phrasebook, and without peers (scripts/README.md)")
-    if args.same_training:
-        import same_training  # which loads torch
+    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
+        data = None
+        if home is None:
+            print("BENCH_HOME is not set: measured on the phrasebook, and without peers (scripts/README.md)")
+        else:
+            theirs = Path(os.environ.get("BENCH_DATA", str(Path(home) / "data")))
+            data = str(plain_data(theirs, Path(folder)))
+        if args.same_training:
+            import same_training  # which loads torch
 
-        same_training.compare(args.size, args.precision[0], data, args.steps, args.results)
-        return
-    peers = [] if args.profile_only else peers_here(args.peers, os.environ)
+            same_training.compare(args.size, args.precision[0], data, args.steps, args.results)
+        else:
+            compare(args, data)
+
+
+def compare(args: argparse.Namespace, data: str | None) -> None:
+    """Take turns, then profile; print everything, and keep it."""
     mine = [dragoman(precision, args, data) for precision in args.precision]
     if args.everywhere:
         mine += [dragoman(precision, args, data, everywhere=True) for precision in args.precision]
     report: Record = {"machine": machine(), "settings": settings(args), "runs": [], "profiles": []}
     if not args.profile_only:
-        take_turns([*mine, *peers], args, report)
+        take_turns([*mine, *peers_here(args.peers, os.environ)], args, report)
     for precision in args.precision:
         program = dragoman(precision, args, data, profile=True)
         report["profiles"].append({"program": program.name, **measure(program, args)})

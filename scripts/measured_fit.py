@@ -3,8 +3,8 @@
 What is timed is `fit` itself, as train.py calls it: its data, its module, Lightning's loop, every callback. A further
 callback counts and ends it; nothing else is added. The last line of stdout is the result, as JSON.
 
-Given the folder of peers' data (README.md in this folder), the corpus is theirs and so is the vocabulary: fit would
-train one of its own, a little other, and tokens could not be compared. Without such a folder it is the phrasebook.
+Given the peers' data (as plain_text.py writes it), the corpus is theirs and so is the vocabulary: fit would train one
+of its own, a little other, and tokens could not be compared. Without such a folder it is the phrasebook.
 
 bench_train.py starts this program once for every measurement, in a process of its own, and knows what the figures
 mean beside those of others; same_training.py uses `configure` and `watched`.

@@ -4,9 +4,6 @@ The peers' bench_train_torch.py trains a torch.nn.Transformer, and decodelib.py 
 own model with its numbers. Here they become a bundle: the same function, so that engines differ in nothing else.
 Knows how the two modules name the same parts; refuses to know what is done with them.
 
-Their vocabulary rewrites a text before it cuts it (NFKC), which no vocabulary of Dragoman's may do: the pieces are
-taken without that, and the text is rewritten beforehand.
-
 The last line of stdout is JSON: which engines there are here, as measured_search.py is asked for them, and of each
 other one why not. It is a program because what starts the measurements must stay small: on Linux a process begins
 with the peak memory of the one that started it.
@@ -20,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentencepiece import SentencePieceProcessor
-from sentencepiece import sentencepiece_model_pb2 as proto
 from torch import Tensor
 
 from dragoman.bundle import Bundle, save
@@ -31,6 +26,7 @@ from dragoman.export.ctranslate2 import export
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.search.hypothesis import SearchConfig
 from dragoman.training.machine import cpu_has_bf16
+from plain_text import plain_text, plain_vocabulary
 
 SRC, TGT = "en", "de"
 OURS = {"self_attn": "self_attention", "multihead_attn": "cross_attention"}
@@ -92,30 +88,6 @@ def make_bundle(weights: Path, vocabulary: Path, folder: Path) -> None:
         search=SearchConfig(beam_size=4),
     )  # fmt: skip
     save(made, folder)
-
-
-def plain_vocabulary(theirs: Path, ours: Path) -> None:
-    """The sentencepiece model `theirs` without its rewriting, as the file `ours`."""
-    model = proto.ModelProto()
-    model.ParseFromString(theirs.read_bytes())
-    model.normalizer_spec.name, model.normalizer_spec.precompiled_charsmap = "identity", b""
-    ours.write_bytes(model.SerializeToString())
-
-
-def plain_text(source: Path, theirs: Path, ours: Path, plain: Path) -> None:
-    """The lines of `source` as `theirs` rewrites them, as the file `plain`: `ours` cuts them into the same pieces.
-
-    Raises UserError where it does not.
-    """
-    with_rewriting, without = (SentencePieceProcessor(model_file=str(path)) for path in (theirs, ours))
-    lines = source.read_text(encoding="utf-8").splitlines()
-    rewritten = [with_rewriting.decode(with_rewriting.encode(line)) for line in lines]
-    for number, (line, other) in enumerate(zip(lines, rewritten, strict=True), 1):
-        if with_rewriting.encode(line) != without.encode(other):
-            raise UserError(
-                f"{source}, line {number}: its pieces are not the same without the rewriting of {theirs}"
-            )
-    plain.write_text("".join(line + "\n" for line in rewritten), encoding="utf-8")
 
 
 def renamed(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:

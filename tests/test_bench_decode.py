@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import bench_decode  # noqa: E402
 import measured_search  # noqa: E402
+import plain_text  # noqa: E402
 import same_weights  # noqa: E402
 from measured_search import Asked  # noqa: E402
 from peers import peers_here  # noqa: E402
@@ -76,8 +77,8 @@ def test_a_text_is_cut_into_the_same_pieces_without_the_vocabularys_rewriting(
     theirs: tuple[Path, Transformer], tmp_path: Path
 ) -> None:
     folder, _ = theirs
-    same_weights.plain_vocabulary(folder / "spm.model", tmp_path / "spm.model")
-    same_weights.plain_text(
+    plain_text.plain_vocabulary(folder / "spm.model", tmp_path / "spm.model")
+    plain_text.plain_text(
         folder / "test.en", folder / "spm.model", tmp_path / "spm.model", tmp_path / "plain"
     )
     before, after = (
@@ -90,6 +91,10 @@ def test_a_text_is_cut_into_the_same_pieces_without_the_vocabularys_rewriting(
     )
     assert rewriting.encode(before) == plain.encode(after)
     assert rewriting.encode(before) != plain.encode(before)
+    with pytest.raises(UserError, match=f"line {len(before)}"):  # the other way round it cannot be done
+        plain_text.plain_text(
+            folder / "test.en", tmp_path / "spm.model", folder / "spm.model", tmp_path / "plain"
+        )
 
 
 def test_weights_of_another_kind_and_missing_files_are_named(
