@@ -36,22 +36,23 @@ class _ProjectedLoss(torch.autograd.Function):
         loss, nll = (torch.zeros((), device=states.device) for _ in range(2))
         for start in range(0, states.size(0), chunk):
             x, y = cast_states[start : start + chunk], targets[start : start + chunk, None]
-            logits = (x @ cast_weight.t()).float()  # (c, V)
-            normaliser = logits.logsumexp(dim=-1, keepdim=True)
-            surprise = normaliser - logits.gather(1, y)  # -log p(y)
+            log_p = (x @ cast_weight.t()).float().log_softmax(dim=-1)  # (c, V)
+            surprise = -log_p.gather(1, y)
             nll += surprise.sum()
             # smoothing spreads its mass evenly over the vocabulary: (1 - s) * -log p(y) + s * mean(-log p)
             loss += (
-                (1 - label_smoothing) * surprise
-                + label_smoothing * (normaliser - logits.mean(-1, keepdim=True))
+                (1 - label_smoothing) * surprise - label_smoothing * log_p.mean(-1, keepdim=True)
             ).sum()
             if not with_gradient:
                 continue
-            gradient = logits.sub_(normaliser).exp_().sub_(label_smoothing / vocab_size)  # d loss / d logits
+            gradient = log_p.exp_().sub_(label_smoothing / vocab_size)  # d loss / d logits
             gradient.scatter_add_(1, y, gradient.new_full(y.shape, label_smoothing - 1))
             gradient = gradient.to(dtype)
             torch.mm(gradient, cast_weight, out=states_gradient[start : start + chunk])
-            weight_gradient += gradient.t() @ x
+            if dtype == weight_gradient.dtype:
+                weight_gradient.addmm_(gradient.t(), x)
+            else:
+                weight_gradient += gradient.t() @ x
         ctx.save_for_backward(states_gradient.to(states.dtype), weight_gradient.to(weight.dtype))
         ctx.mark_non_differentiable(nll)
         return loss, nll
