@@ -40,9 +40,7 @@ class _ProjectedLoss(torch.autograd.Function):
             surprise = -log_p.gather(1, y)
             nll += surprise.sum()
             # smoothing spreads its mass evenly over the vocabulary: (1 - s) * -log p(y) + s * mean(-log p)
-            loss += (
-                (1 - label_smoothing) * surprise - label_smoothing * log_p.mean(-1, keepdim=True)
-            ).sum()
+            loss += ((1 - label_smoothing) * surprise - label_smoothing * log_p.mean(-1, keepdim=True)).sum()
             if not with_gradient:
                 continue
             gradient = log_p.exp_().sub_(label_smoothing / vocab_size)  # d loss / d logits
