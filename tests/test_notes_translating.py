@@ -8,10 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dragoman import torch_engine
 from dragoman.data.collate import collate
 from dragoman.masks import key_padding_mask
+from dragoman.model.cache import DecoderCache
 from dragoman.model.embedding import Embedding, Projection
 from dragoman.model.pooling import AttentionPooling, first_token, masked_mean
+from dragoman.model.step import Step
 from dragoman.model.transformer import ModelConfig, Transformer
 from dragoman.search.search import SearchConfig
 from dragoman.special import BOS, EOS
@@ -165,20 +168,21 @@ def test_inference_feeds_back_its_own_output_from_bos_until_eos_and_encodes_once
     learnt: Transformer, monkeypatch: pytest.MonkeyPatch
 ):
     encoded, fed, answered = [], [], []
-    encode, decode = learnt.encode, learnt.decode
+    encode = learnt.encode
 
     def counting(src: Tensor, *rest: Tensor) -> Tensor:
         encoded.append(src[0].tolist())
         return encode(src, *rest)
 
-    def recording(tgt: Tensor, *rest: Tensor, **cache: object) -> Tensor:
-        logits = decode(tgt, *rest, **cache)
-        fed.extend(tgt[0].tolist())
-        answered.append(int(logits[0, -1].argmax()))
-        return logits
+    class Recording(Step):
+        def __call__(self, tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
+            logits, cache = super().__call__(tokens, cache)
+            fed.extend(tokens[0].tolist())
+            answered.append(int(logits[0].argmax()))
+            return logits, cache
 
     monkeypatch.setattr(learnt, "encode", counting)
-    monkeypatch.setattr(learnt, "decode", recording)
+    monkeypatch.setattr(torch_engine, "Step", Recording)
     ((found,),) = translate_ids(learnt, [SRC], GREEDY)
     assert encoded == [[*SRC, EOS]]
     assert fed == [BOS, LONG, TIME, NO, SEE]  # one at a time: a cache keeps the words before

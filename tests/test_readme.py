@@ -175,10 +175,10 @@ class Row(NamedTuple):
 
 
 def notes_table(readme: Path) -> list[Row]:
-    """The rows of five cells in that section, without their heading."""
+    """The rows of five cells at the head of that section, without their heading."""
     text = readme.read_text(encoding="utf-8")
     section = re.split(r"^## (?:From the notes to the code|从笔记到代码)\n", text, flags=re.MULTILINE)[1]
-    lines = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    lines = [line for line in re.split(r"\n##+ ", section)[0].splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [Row(*row) for row in cells if len(row) == len(Row._fields)][2:]
 
