@@ -24,11 +24,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench_train import machine
+from bench_report import heading, keep, machine
 from dragoman.doors import Parser, open_door
 from dragoman.errors import UserError, suggest
 from peers import DECODERS, Program, Record, peers_here, run
-from trials import markdown, write
+from trials import markdown
 
 HERE = Path(__file__).resolve().parent
 BEAM = 4
@@ -136,7 +136,7 @@ def take_turns(
                     found["same"] = statistics.fmean(a == b for a, b in zip(mine, first, strict=False))
                 about = {"program": program.name, "is_peer": program.is_peer, "round": turn, "case": case}
                 report["runs"].append({**found, **about})
-                keep(report, args.results, args.size)
+                keep(report, page, args.results, args.size)
 
 
 def measure(program: Program, case: str, folder: Path, data: Path, args: argparse.Namespace) -> Record:
@@ -169,19 +169,9 @@ def settings(args: argparse.Namespace) -> Record:
     return {key: value for key, value in vars(args).items() if key != "results"}
 
 
-def keep(report: Record, folder: Path | None, size: str) -> None:
-    """SIZE.json and SIZE.md, written again after each run."""
-    if folder is None:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    write(folder / f"{size}.json", json.dumps(report, indent=1) + "\n")
-    write(folder / f"{size}.md", page(report))
-
-
 def page(report: Record) -> str:
     """Everything, for people."""
-    of, n_threads = report["machine"], report["settings"]["threads"]
-    text = f"{of['cpu']}, {of['cores']} cores, {n_threads} threads; {of['system']}, Python {of['python']}\n"
+    text = heading(report)
     for case, title in TITLES.items():
         if runs := [found for found in report["runs"] if found["case"] == case]:
             text += f"\n### {title}\n\n" + table(runs, report["settings"]["noise"])

@@ -19,7 +19,6 @@ that this processor does, measured in the same process. --results FOLDER keeps e
 import argparse
 import json
 import os
-import platform
 import signal
 import statistics
 import sys
@@ -27,11 +26,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench_report import heading, keep, machine
 from dragoman.doors import Parser, open_door
 from dragoman.errors import UserError, suggest
 from peers import PEERS, Program, Record, peers_here, run
 from plain_text import plain_data
-from trials import markdown, write
+from trials import markdown
 
 HERE = Path(__file__).resolve().parent
 SIZES, PRECISIONS = ("small", "base"), ("32", "bf16", "auto")
@@ -70,7 +70,7 @@ def compare(args: argparse.Namespace, data: str | None) -> None:
     for precision in args.precision:
         program = dragoman(precision, args, data, profile=True)
         report["profiles"].append({"program": program.name, **measure(program, args)})
-    keep(report, args.results, args.size)
+    keep(report, page, args.results, args.size)
     print(page(report), end="")
 
 
@@ -93,7 +93,7 @@ def take_turns(programs: Sequence[Program], args: argparse.Namespace, report: Re
             report["runs"].append(
                 {"program": program.name, "is_peer": program.is_peer, "round": turn, **found}
             )
-            keep(report, args.results, args.size)
+            keep(report, page, args.results, args.size)
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -185,40 +185,15 @@ def measure(program: Program, args: argparse.Namespace) -> Record:
     return run(program, told(args), args.warm_up + 4 * args.windows * args.window + PATIENCE)
 
 
-def machine() -> Record:
-    """What the figures are of."""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        models = []
-    return {
-        "cpu": models[0] if models else platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-    }
-
-
 def settings(args: argparse.Namespace) -> Record:
     return {
         key: value for key, value in vars(args).items() if key not in ("results", "same_training", "steps")
     }
 
 
-def keep(report: Record, folder: Path | None, size: str) -> None:
-    """SIZE.json and SIZE.md, written again after each run."""
-    if folder is None:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    write(folder / f"{size}.json", json.dumps(report, indent=1) + "\n")
-    write(folder / f"{size}.md", page(report))
-
-
 def page(report: Record) -> str:
     """Everything, for people."""
-    of, n_threads = report["machine"], report["settings"]["threads"]
-    text = f"{of['cpu']}, {of['cores']} cores, {n_threads} threads; {of['system']}, Python {of['python']}\n\n"
+    text = heading(report) + "\n"
     if report["runs"]:
         text += table(report["runs"]) + "\n"
     return text + "\n".join(profile_page(profile) for profile in report["profiles"])

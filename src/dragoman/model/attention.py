@@ -91,7 +91,7 @@ class Attention(nn.Module):
         """attn_mask broadcastable to (B, H, T_q, T_k), True = may attend, or the same said as pairs of runs (see
         varlen.py); `causal` hides later keys."""
         q, k, v, bias = self._project(query, key_value, positions, cache)
-        mixed = self._attend(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
+        mixed = self.attend(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
         return self.out(mixed.transpose(1, 2).flatten(2)).reshape(query.shape)  # (B, T_q, D)
 
     def weights(
@@ -132,24 +132,19 @@ class Attention(nn.Module):
             key_positions = torch.arange(k.size(2), device=query.device)
         return q, k, v, self.position.bias(q, k, positions, key_positions)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, attn_mask: Tensor | None
-    ) -> Tensor:
-        """Of projected q, k and v, (B, H, T, d) each: the values mixed, (B, H, T_q, d)."""
-        return self._attend(q, k, v, bias, attn_mask, causal=False)
-
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.n_heads, self.d_head).transpose(1, 2)  # (B, T, D) -> (B, H, T, d)
 
-    def _attend(
+    def attend(
         self,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         bias: Tensor | None,
         attn_mask: Tensor | Paired | None,
-        causal: bool,
+        causal: bool = False,
     ) -> Tensor:
+        """Of projected q, k and v, (B, H, T, d) each: the values mixed, (B, H, T_q, d)."""
         dropout = self.dropout if self.training else 0.0
         if isinstance(attn_mask, Paired):
             assert isinstance(self.score, Dot)
