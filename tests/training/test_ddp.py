@@ -34,9 +34,10 @@ PHRASES = ROOT / "data" / "phrasebook" / "handwritten" / "people.tsv"
 RANKS = 2
 
 
-def config_of(folder: Path, *, max_steps: int = 1) -> Config:
+def config_of(folder: Path, *, max_steps: int = 1, devices: int = RANKS) -> Config:
+    """Of however many devices: a step is RANKS batches."""
     return Config(
-        run_dir=str(folder / "run"),
+        run_dir=str(folder / ("run" if devices == RANKS else "alone")),
         data=DataConfig(
             corpora=[CorpusConfig(path=str(PHRASES))],
             tokenizer=TokenizerConfig(kind="char", vocab_size=900),
@@ -48,11 +49,11 @@ def config_of(folder: Path, *, max_steps: int = 1) -> Config:
         model=ModelConfig(
             d_model=32, d_ff=64, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0
         ),
-        training=TrainingConfig(warmup_steps=5),
+        training=TrainingConfig(warmup_steps=5, accumulate=RANKS // devices),
         trainer=TrainerConfig(
             accelerator="cpu",
             precision="32",
-            devices=RANKS,
+            devices=devices,
             max_steps=max_steps,
             validation_pairs=4,
             samples=0,
@@ -60,8 +61,8 @@ def config_of(folder: Path, *, max_steps: int = 1) -> Config:
     )
 
 
-def work(folder: Path, max_steps: int) -> None:
-    """What this rank saw, step by step, saved as seen-<rank>.pt."""
+def work(folder: Path, max_steps: int, devices: int) -> None:
+    """What this rank saw, step by step, saved as seen-<rank>.pt; seen-alone.pt where there is one device."""
     seen: dict[str, Any] = {"batches": [], "gradients": [], "measured": []}
     teach, divide = TranslationModule.training_step, TranslationModule.on_before_optimizer_step
 
@@ -79,10 +80,11 @@ def work(folder: Path, max_steps: int) -> None:
 
     TranslationModule.training_step = training_step  # type: ignore[method-assign]
     TranslationModule.on_before_optimizer_step = on_before_optimizer_step  # type: ignore[method-assign]
-    fit(config_of(folder, max_steps=max_steps))
+    fit(config_of(folder, max_steps=max_steps, devices=devices))
     batches = [{name: getattr(b, name) for name in ("src", "tgt_in", "tgt_out")} for b in seen["batches"]]
     seen |= {"batches": batches, "gradients": seen["gradients"][0]}
-    torch.save(seen, folder / f"seen-{os.environ['LOCAL_RANK']}.pt")
+    name = "alone" if devices == 1 else os.environ["LOCAL_RANK"]
+    torch.save(seen, folder / f"seen-{name}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +106,12 @@ def ranks(prepared: tuple[Path, TranslationData]) -> list[dict[str, Any]]:
     return [torch.load(folder / f"seen-{rank}.pt", weights_only=True) for rank in range(RANKS)]
 
 
-def together(folder: Path, *arguments: str) -> list[tuple[int, str]]:
-    """Run this file as two processes; how each ended, and what it said."""
+def together(folder: Path, *arguments: str, n: int = RANKS) -> list[tuple[int, str]]:
+    """Run this file as n processes; how each ended, and what it said."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, str(folder), *arguments]
+    command = [sys.executable, __file__, str(folder), str(n), *arguments]
     processes = [
         subprocess.Popen(
             command,
@@ -118,7 +120,7 @@ def together(folder: Path, *arguments: str) -> list[tuple[int, str]]:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for rank in range(RANKS)
+        for rank in range(n)
     ]
     try:
         said = [process.communicate(timeout=180)[0] for process in processes]
@@ -126,6 +128,15 @@ def together(folder: Path, *arguments: str) -> list[tuple[int, str]]:
         for process in processes:
             process.kill()
     return [(process.returncode, out) for process, out in zip(processes, said, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def alone(prepared: tuple[Path, TranslationData], ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What one process saw that gathers the gradients of two batches, in as many steps."""
+    folder, _ = prepared
+    ((code, said),) = together(folder, str(len(ranks[0]["measured"])), n=1)
+    assert code == 0, said
+    return torch.load(folder / "seen-alone.pt", weights_only=True)
 
 
 def sentences(batch: dict[str, torch.Tensor]) -> list[tuple[tuple[int, ...], ...]]:
@@ -181,6 +192,22 @@ def test_a_step_of_two_processes_equals_one_process_that_gathers_their_batches(
     together = [p.grad for p in model.parameters() if p.grad is not None]
     for mine, theirs in zip(together, ranks[0]["gradients"], strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
+
+
+def test_the_losses_and_weights_of_two_processes_are_those_of_one_with_accumulation(
+    prepared: tuple[Path, TranslationData], ranks: list[dict[str, Any]], alone: dict[str, Any]
+) -> None:
+    """Through a whole epoch: the learning rate, the clipping and Adam's averages go the same way."""
+    whole = (
+        prepared[1].batches_per_epoch // RANKS
+    )  # steps; where batches are odd, the last one is not the same
+    assert whole > 3
+    for one, other in zip(ranks[0]["measured"][:whole], alone["measured"][:whole], strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+    assert len({one["loss"] for one in alone["measured"]}) > 3
+    if prepared[1].batches_per_epoch % RANKS == 0:
+        for name, weights in alone["end"].items():
+            torch.testing.assert_close(weights, ranks[0]["end"][name], atol=1e-5, rtol=1e-4)
 
 
 class OneProcess:
@@ -243,6 +270,7 @@ def test_what_the_first_process_cannot_write_stops_both(
 
 
 if __name__ == "__main__":
-    if sys.argv[3:] and os.environ["LOCAL_RANK"] == "0":  # the first process may write no larger files
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
-    work(Path(sys.argv[1]), int(sys.argv[2]))
+    _, place, devices, steps, *limit = sys.argv
+    if limit and os.environ["LOCAL_RANK"] == "0":  # the first process may write no larger files
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit[0]), resource.RLIM_INFINITY))
+    work(Path(place), int(steps), int(devices))

@@ -106,6 +106,9 @@ def _packed(src: np.ndarray, tgt: np.ndarray, max_tokens: int, row_tokens: int) 
     return _Plan(slots, cut, rows[slots], shapes[largest])
 
 
+_LONGEST_FIRST = 8  # batches; not the number of ranks, so that as many steps on fewer devices see the same
+
+
 class Planner:
     """The batches of every epoch, for one rank of `world_size`.
 
@@ -153,8 +156,8 @@ class Planner:
             chosen = np.stack([chosen, self._plan.rows])
         n_batches, cut = len(self.shapes), self._plan.edges
         order = chance.permutation(n_batches)
-        if epoch == 0:  # each rank's first batch is one of the longest, which were cut first
-            first = np.arange(min(self._world_size, n_batches))
+        if epoch == 0:  # the longest, which were cut first: one for each rank's first step at the least
+            first = np.arange(min(max(_LONGEST_FIRST, self._world_size), n_batches))
             order = np.concatenate([first, order[order >= len(first)]])
         order = np.resize(order, self.batches_per_epoch * self._world_size)  # repeats from the beginning
         mine = order[self._rank :: self._world_size]
