@@ -99,10 +99,10 @@ def train(size: str, length: int, tokens: int) -> Found:
 
 
 def _step(model: Transformer, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+    optimizer.zero_grad()  # before all else, as module.py does
     memory = model.encode(batch.src, batch.src_key_padding_mask)
     states = model.states(batch.tgt_in, memory, batch.src_key_padding_mask).flatten(0, 1)  # (tokens, D)
     loss, _ = projected_loss(states, model.projection.weight, batch.tgt_out.flatten())
-    optimizer.zero_grad()
     (loss / batch.n_tokens).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()

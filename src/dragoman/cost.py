@@ -107,6 +107,8 @@ class Cost:
     def memory(self, shape: Shape, *, average: bool, width: int, chunk: int) -> dict[str, float]:
         """Bytes at the end of the forward pass, which is about where a training step needs most.
 
+        The gradients are those gathered from earlier batches of the step. Of a step of one batch they come as the
+        activations go, so that it needs less, by as much as they are at most.
         `average`: whether a moving average of the weights is kept; `width`: bytes of a number in matrix products (4,
         or 2 under autocast); `chunk`: how many positions the loss takes at a time.
         """

@@ -20,7 +20,7 @@ from dragoman.model.transformer import ModelConfig
 from dragoman.training import fit as room
 from dragoman.training.checkpoint import LAST
 from dragoman.training.fit import fit
-from dragoman.training.module import TrainingConfig
+from dragoman.training.module import TrainingConfig, TranslationModule
 from dragoman.training.run import lock
 from dragoman.training.signals import Stopped
 from dragoman.translator import Translator
@@ -246,6 +246,23 @@ def test_gathering_gradients_over_uneven_batches_equals_one_large_batch(config):
 
     for one, two in zip(gradients(whole), gradients(parts), strict=True):
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_new_step_begins_without_gradients_and_keeps_what_it_gathers(config, accumulate, monkeypatch):
+    """They would take memory beside the activations, and scatter them."""
+    found = []
+    learn = TranslationModule._learn
+
+    def watched(self, piece):
+        found.append(sum(parameter.grad is not None for parameter in self.model.parameters()))
+        return learn(self, piece)
+
+    monkeypatch.setattr(TranslationModule, "_learn", watched)
+    fit(config("run", training={"accumulate": accumulate}, trainer={"max_steps": 3}))
+    assert len(found) == 3 * accumulate
+    assert not any(found[::accumulate])
+    assert accumulate == 1 or all(found[1::2])
 
 
 def test_snapshots_hold_the_weights_that_were_validated(config):

@@ -150,6 +150,8 @@ class TranslationModule(LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         self.trainer.datamodule.consumed += 1  # type: ignore[attr-defined]  # where the data goes on after a resume
+        if not self._batches:  # a new step: Lightning would keep the last one's gradients through
+            self.zero_grad()  # the forward pass, whose activations had to find their places between them
         self._batches.append(batch)
         try:
             return self._learn(self._pieces(batch)[0])
