@@ -1,27 +1,28 @@
 """ids -> ids with torch: one model, many sentences, any search.
 
-It sorts the sentences by length, cuts them into batches by a token budget, encodes each batch once and hands a
-`step` function to the search; the answers come back in the order asked. No text here.
+It sorts the sentences by length, cuts them into batches by a token budget, encodes each batch once and hands it with
+a `step` function to the search; the answers come back in the order asked. No text here.
 
-Logits stay on the model's device: the search takes what it needs from there once a step. On a CPU batches are
+Logits stay on the model's device: the search takes what it needs from there once a step. On a CPU several batches are
 translated side by side, a thread each: two threads that share the small products of one batch wait for each other
 more than they work. In what precision is the caller's: within torch.autocast all threads compute as it says.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
+from threading import Event, Lock
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.data.collate import collate
 from dragoman.errors import UserError
-from dragoman.masks import key_padding_mask
 from dragoman.model.cache import DecoderCache
 from dragoman.model.step import Step
 from dragoman.model.transformer import Transformer
-from dragoman.search.search import Hypothesis, SearchConfig, search
+from dragoman.search.search import Hypothesis, SearchConfig, Sentence, search
 from dragoman.special import EOS, PAD
 
 _MOST_WORKERS = 4  # more would wait for each other's Python
@@ -39,61 +40,92 @@ def translate_ids(
     """Source ids without EOS -> n_best hypotheses for each, best first, in the order of `sources`.
 
     `batch_tokens` bounds (rows x beams) x longest source of a batch; `lines` are the sentences' numbers in the whole
-    input (default: 0, 1, 2 ...), which seed sampling; `progress` is told how many sentences each batch finished.
+    input (default: 0, 1, 2 ...), which seed sampling; `progress` is told of each sentence that is done.
     Raises UserError for a source longer than the model has positions for; no translation is longer than that either.
     """
     lines = range(len(sources)) if lines is None else lines
-    width = {"beam": config.beam_size, "sample": config.n_best}.get(config.kind, 1)
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
-    if model.max_positions is not None and order and len(sources[order[0]]) >= model.max_positions:
-        raise UserError(
-            f"a sentence of {len(sources[order[0]])} pieces is too long for this model, which was trained with "
-            f"model.position.length={model.max_positions}"
-        )
+    longest_answer = sys.maxsize
+    if model.max_positions is not None:
+        longest_answer = model.max_positions - 1  # and its EOS
+        if order and len(sources[order[0]]) > longest_answer:
+            raise UserError(
+                f"a sentence of {len(sources[order[0]])} pieces is too long for this model, which was trained with "
+                f"model.position.length={model.max_positions}"
+            )
+    width = {"beam": config.beam_size, "sample": config.n_best}.get(config.kind, 1)
     batches = []
     while order:
         rows = max(1, batch_tokens // (width * (len(sources[order[0]]) + 1)))
         batches.append(order[:rows])
         order = order[rows:]
-
-    def translated(batch: list[int]) -> list[list[Hypothesis]]:
-        return _translate_batch(model, [sources[i] for i in batch], config, [lines[i] for i in batch])
-
     answers: list[list[Hypothesis]] = [[] for _ in sources]
+    one_at_a_time = Lock()
+
+    def found(i: int, hypotheses: list[Hypothesis]) -> None:
+        answers[i] = hypotheses
+        if progress:
+            with one_at_a_time:
+                progress(1)
+
+    @torch.inference_mode()
+    def translate(mine: Iterable[list[int]]) -> None:
+        step = Step(model)
+
+        def begun(batch: list[int]) -> tuple[list[Sentence], DecoderCache]:
+            lengths = [min(config.max_length(len(sources[i])), longest_answer) for i in batch]
+            sentences = [Sentence(i, lines[i], length) for i, length in zip(batch, lengths, strict=True)]
+            return sentences, step.begin(_padded([sources[i] for i in batch]))
+
+        search(step, map(begun, mine), config, found)
+
     was_training = model.training
     model.eval()
     try:
-        for batch, found in zip(batches, _side_by_side(translated, batches, model), strict=True):
-            for i, hypotheses in zip(batch, found, strict=True):
-                answers[i] = hypotheses
-            if progress:
-                progress(len(batch))
+        _side_by_side(translate, batches, model)
     finally:
         if was_training:
             model.train()
     return answers
 
 
+def _padded(sources: Sequence[Sequence[int]]) -> Tensor:
+    """(B, S) ids, each with its EOS, and padding."""
+    longest = max(map(len, sources))
+    return torch.tensor([[*source, EOS] + [PAD] * (longest - len(source)) for source in sources])
+
+
 def _side_by_side(
-    translated: Callable[[list[int]], list[list[Hypothesis]]], batches: list[list[int]], model: Transformer
-) -> Iterator[list[list[Hypothesis]]]:
-    """`translated` of each batch, in order: on a CPU by several threads at a time, which share its cores."""
+    translate: Callable[[Iterable[list[int]]], None], batches: list[list[int]], model: Transformer
+) -> None:
+    """`translate` all batches: on a CPU in several threads, which share its cores.
+
+    Who gets which batch does not depend on who is faster, so the same call computes the same numbers.
+    """
     device = next(model.parameters()).device.type
     n_threads = torch.get_num_threads()
     n_workers = min(n_threads, len(batches), _MOST_WORKERS) if device == "cpu" else 1
     if n_workers < 2:
-        yield from map(translated, batches)
+        translate(batches)
         return
     amp, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    stop = Event()
 
-    def in_a_thread(batch: list[int]) -> list[list[Hypothesis]]:
+    def in_a_thread(first: int) -> None:
         torch.set_num_threads(n_threads // n_workers)  # of this thread
-        with torch.autocast(device, dtype, enabled=amp):
-            return translated(batch)
+        try:
+            with torch.autocast(device, dtype, enabled=amp):
+                translate(takewhile(lambda _: not stop.is_set(), batches[first::n_workers]))
+        except BaseException:
+            stop.set()
+            raise
 
     try:
         with ThreadPoolExecutor(n_workers) as pool:
-            yield from pool.map(in_a_thread, batches)
+            try:
+                list(pool.map(in_a_thread, range(n_workers)))
+            finally:
+                stop.set()
     finally:
         torch.set_num_threads(n_threads)  # of threads to come
 
@@ -116,28 +148,6 @@ def laid_out(model: Transformer) -> Transformer:
 def _by_columns(weight: Tensor) -> Tensor:
     room = weight.new_empty(weight.size(1), weight.size(0) + 16)[:, : weight.size(0)]
     return room.copy_(weight.t()).t()
-
-
-@torch.inference_mode()
-def _translate_batch(
-    model: Transformer, sources: Sequence[Sequence[int]], config: SearchConfig, lines: Sequence[int]
-) -> list[list[Hypothesis]]:
-    device = next(model.parameters()).device
-    longest = max(len(source) for source in sources) + 1
-    src = torch.tensor([[*source, EOS] + [PAD] * (longest - 1 - len(source)) for source in sources])
-    padded = any(len(source) + 1 < longest for source in sources)
-    src = src.to(device)
-    padding = key_padding_mask(src) if padded else None
-
-    next_token = Step(model)
-
-    def step(tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
-        return next_token(tokens.to(device, non_blocking=device.type == "cuda"), cache)
-
-    cache = DecoderCache(len(model.decoder), model.encode(src, padding), padding)
-    longest_answer = sys.maxsize if model.max_positions is None else model.max_positions - 1  # and its EOS
-    max_lengths = [min(config.max_length(len(source)), longest_answer) for source in sources]
-    return search(step, cache, config, max_lengths=max_lengths, lines=lines)  # type: ignore[arg-type]
 
 
 @torch.inference_mode()

@@ -101,6 +101,19 @@ def test_two_vocabularies_and_tags_come_along(tmp_path: Path, both: bool) -> Non
         assert [[h.ids for h in hs] for hs in theirs] == [[h.ids for h in hs] for hs in ours]
 
 
+def test_both_directions_are_held_against_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle, asked = make_bundle(tmp_path / "tokenizer", joint=True, both=True), []
+    bundles.save(bundle, tmp_path / "bundle")
+    monkeypatch.setattr(
+        room, "translate_ids", lambda m, rows, s: asked.extend(rows) or translate_ids(m, rows, s)
+    )
+    room.export(tmp_path / "bundle", SENTENCES)
+    assert len(asked) == room.SENTENCES
+    tags = [bundle.src_tokenizer.tag(direction.tgt)[0] for direction in bundle.directions]
+    assert {row[0] for row in asked} == set(tags)
+    assert len(tags) == 2
+
+
 def test_batches_and_neighbours_change_nothing(tiny_bundle: Bundle, tmp_path: Path) -> None:
     bundle = shaped(tiny_bundle)
     engine, sources = carried(bundle, tmp_path), rows(len(bundle.src_tokenizer))

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from dragoman.masks import causal_attn_mask, key_padding_mask, padding_attn_mask
 from dragoman.model.attention import SCORES
-from dragoman.model.cache import KeyValues
 from dragoman.model.position import POSITIONS
 from networks import attention, scheme
 
@@ -108,11 +107,10 @@ def test_a_relative_scheme_knows_distances_only_and_an_absolute_one_places(kind)
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
-def test_without_being_told_positions_attention_counts_on_from_its_cache(kind):
-    layer, cache = attention(kind, causal=True), KeyValues()
-    x = torch.randn(2, 5, 8)
-    parts = [layer(x[:, a:b], x[:, a:b], causal=True, cache=cache) for a, b in ((0, 2), (2, 3), (3, 5))]
-    torch.testing.assert_close(torch.cat(parts, 1), layer(x, x, causal=True), atol=1e-5, rtol=1e-5)
+def test_without_being_told_positions_attention_counts_from_0(kind):
+    layer, x = attention(kind, causal=True), torch.randn(2, 5, 8)
+    counted = layer(x, x, causal=True, positions=torch.arange(5))
+    assert torch.equal(layer(x, x, causal=True), counted)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

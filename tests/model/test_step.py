@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from dragoman.masks import key_padding_mask
-from dragoman.model.cache import DecoderCache
 from dragoman.model.position import POSITIONS
 from dragoman.model.step import Step
 from dragoman.model.transformer import Transformer
@@ -23,17 +22,13 @@ CONFIGS = [
 K = 2  # rows a sentence
 
 
-def stepped(model: Transformer, src: torch.Tensor, tgt: torch.Tensor, *, padded: bool = True) -> torch.Tensor:
+def stepped(model: Transformer, src: torch.Tensor, tgt: torch.Tensor) -> torch.Tensor:
     """The logits (N, T, V) of `tgt` (N, T), K rows for each sentence of `src`, step by step."""
-    padding = key_padding_mask(src) if padded else None
     with torch.inference_mode():
-        cache = DecoderCache(len(model.decoder), model.encode(src, padding), padding)
-        cache = cache.select(torch.arange(len(src)).repeat_interleave(K))
-        step, found = Step(model), []
-        for token in tgt.split(1, 1):
-            logits, cache = step(token, cache)
-            found.append(logits)
-    return torch.stack(found, 1)
+        step = Step(model)
+        cache = step.begin(src)
+        cache.select(torch.arange(len(src)).repeat_interleave(K))
+        return torch.stack([step(token, cache) for token in tgt.split(1, 1)], 1)
 
 
 @pytest.mark.parametrize("changes", CONFIGS, ids=lambda c: "-".join(c.values()))
@@ -53,7 +48,7 @@ def test_positions_go_on_past_those_embedded_together_and_to_the_last_one_there_
     src, tgt = sentences(1, 5), sentences(K, length)
     rows = src.repeat_interleave(K, 0)
     expected = model(rows, tgt, key_padding_mask(rows))
-    torch.testing.assert_close(stepped(model, src, tgt, padded=False), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(stepped(model, src, tgt), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.masks import causal_attn_mask, key_padding_mask
-from dragoman.model.cache import DecoderCache
 from dragoman.model.layers import NORMALIZATIONS
 from dragoman.model.position import POSITIONS
 from dragoman.model.transformer import ModelConfig, Transformer
@@ -25,35 +24,6 @@ CONFIGS = [
     ),
 ]
 every = pytest.mark.parametrize("changes", CONFIGS, ids=lambda c: "-".join(c.values()))
-
-
-def teacher_forced(model: Transformer) -> tuple[Tensor, Tensor, DecoderCache]:
-    """tgt (3, 6), the logits of all at once, and the cache that decoding step by step begins with."""
-    src, tgt = sentences(3, 7), sentences(3, 6)
-    src[1, 4:] = PAD
-    padding = key_padding_mask(src)
-    return tgt, model(src, tgt, padding), DecoderCache(2, model.encode(src, padding), padding)
-
-
-@every
-def test_decoding_token_by_token_with_a_cache_gives_the_logits_of_teacher_forcing(changes):
-    model = at_rest(changes)
-    tgt, at_once, cache = teacher_forced(model)
-    padding = cache.memory_key_padding_mask
-    steps = [model.decode(token, cache.memory, padding, cache=cache) for token in tgt.split(1, 1)]
-    torch.testing.assert_close(torch.cat(steps, 1), at_once, atol=1e-5, rtol=1e-5)
-
-
-@every
-def test_rows_re_ordered_as_beams_are_go_on_as_their_own_prefixes_by_one_token_or_several(changes):
-    model = at_rest(changes)
-    tgt, at_once, cache = teacher_forced(model)
-    rows, done = torch.arange(3), 0
-    for n_tokens, chosen in ((2, [2, 0, 0, 1]), (1, [3, 3, 1]), (3, [0])):
-        now = slice(done, done + n_tokens)
-        found = model.decode(tgt[rows, now], cache.memory, cache.memory_key_padding_mask, cache=cache)
-        torch.testing.assert_close(found, at_once[rows, now], atol=1e-5, rtol=1e-5)
-        cache, rows, done = cache.select(torch.tensor(chosen)), rows[chosen], now.stop
 
 
 @every

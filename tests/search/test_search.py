@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from dragoman.errors import UserError
-from dragoman.search.search import SearchConfig, search
+from dragoman.search.beam import Beams
+from dragoman.search.search import SearchConfig, Sentence, search
 from dragoman.search.warp import NEVER, sharpened
 from dragoman.special import BOS, EOS, PAD, UNK
 
@@ -18,12 +19,14 @@ WORDS = (4, 5, 6, 7)
 class Prefixes:
     """A cache that is nothing but what each row has been fed."""
 
-    def __init__(self, rows: list[tuple[int, tuple[int, ...]]]) -> None:
-        self.rows = rows
+    def __init__(self, sentences: list[int]) -> None:
+        self.rows: list[tuple[int, tuple[int, ...]]] = [(s, ()) for s in sentences]
 
-    def select(self, rows: torch.Tensor) -> "Prefixes":
+    def select(self, rows: torch.Tensor) -> None:
         self.rows = [self.rows[i] for i in rows.tolist()]
-        return self
+
+    def join(self, other: "Prefixes") -> None:
+        self.rows += other.rows
 
 
 def table(seed: int):
@@ -40,13 +43,22 @@ def table(seed: int):
     return logits
 
 
-def run(logits, config: SearchConfig, sentences: list[int], max_length: int = 4):
-    def step(tokens, cache):
-        cache.rows = [(s, (*p, t)) for (s, p), t in zip(cache.rows, tokens[:, 0].tolist(), strict=True)]
-        return torch.stack([logits(s, p) for s, p in cache.rows]), cache
+def run(logits, config: SearchConfig, sentences: list[int], max_length: int = 4, batch: int = 99, seen=None):
+    """What is found for each sentence, `batch` of them at a time; `seen` is told how many rows each step had."""
 
-    cache = Prefixes([(s, ()) for s in sentences])
-    return search(step, cache, config, max_lengths=[max_length] * len(sentences), lines=sentences)
+    def step(tokens, cache):
+        assert len(tokens) == len(cache.rows)
+        if seen is not None:
+            seen.append(len(tokens))
+        cache.rows = [(s, (*p, t)) for (s, p), t in zip(cache.rows, tokens[:, 0].tolist(), strict=True)]
+        return torch.stack([logits(s, p) for s, p in cache.rows])
+
+    found = {}
+    parts = [sentences[i : i + batch] for i in range(0, len(sentences), batch)]
+    batches = (([Sentence(s, s, max_length) for s in part], Prefixes(part)) for part in parts)
+    search(step, batches, config, lambda number, answer: found.setdefault(number, []).append(answer))
+    assert all(len(answers) == 1 for answers in found.values()), "each is told once"
+    return [found[s][0] for s in sentences]
 
 
 def log_p(logits, sentence, prefix):
@@ -91,33 +103,56 @@ def test_greedy_takes_the_likeliest_word_at_each_step(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_beam_of_one_is_greedy(seed):
+def test_a_beam_of_one_is_greedy(seed, monkeypatch):
     logits = table(seed)
-    from dragoman.search.beam import beam_search
-
-    def step(tokens, cache):
-        cache.rows = [(s, (*p, t)) for (s, p), t in zip(cache.rows, tokens[:, 0].tolist(), strict=True)]
-        return torch.stack([logits(s, p) for s, p in cache.rows]), cache
-
-    config = SearchConfig(beam_size=1)
-    beam = beam_search(step, Prefixes([(0, ()), (1, ())]), config, max_lengths=[5, 5])
+    monkeypatch.setattr("dragoman.search.search.Paths", Beams)
+    beam = run(logits, SearchConfig(beam_size=1), [0, 1], max_length=5)
+    monkeypatch.undo()
     greedy = run(logits, SearchConfig(kind="greedy"), [0, 1], max_length=5)
     assert [h[0].ids for h in beam] == [h[0].ids for h in greedy]
     assert [h[0].score for h in beam] == pytest.approx([h[0].score for h in greedy], abs=1e-5)
 
 
-@pytest.mark.parametrize("config", [
+KINDS = pytest.mark.parametrize("config", [
     SearchConfig(kind="greedy"),
     SearchConfig(beam_size=3, n_best=3),
     SearchConfig(beam_size=3, length_penalty=0.0),
     SearchConfig(kind="sample", n_best=2, seed=5),
 ], ids=["greedy", "beam", "beam-0", "sample"])  # fmt: skip
+
+
+@KINDS
 def test_batch_mates_change_nothing(config):
     logits = table(11)
     together = run(logits, config, [0, 1, 2, 3, 4])
     alone = [run(logits, config, [s])[0] for s in range(5)]
     assert [[h.ids for h in hs] for hs in together] == [[h.ids for h in hs] for hs in alone]
     assert [[h.score for h in hs] for hs in together] == [[h.score for h in hs] for hs in alone]
+
+
+@KINDS
+@pytest.mark.parametrize("batch", [1, 2, 8])
+def test_what_is_left_of_several_batches_goes_on_together_and_finds_the_same(config, batch):
+    logits, sentences = table(7), list(range(37))
+    alone, seen = [run(logits, config, [s], max_length=12)[0] for s in sentences], []
+    together = run(logits, config, sentences, max_length=12, batch=batch, seen=seen)
+    assert [[h.ids for h in hs] for hs in together] == [[h.ids for h in hs] for hs in alone]
+    assert [[h.score for h in hs] for hs in together] == [[h.score for h in hs] for hs in alone]
+    width = config.n_best if config.kind == "sample" else config.beam_size if config.kind == "beam" else 1
+    assert max(seen) <= batch * width
+
+
+def test_few_rows_of_several_batches_are_one_step():
+    def logits(sentence, prefix):
+        row = torch.zeros(V)
+        row[EOS] = 50.0 if sentence % 8 else -50.0  # one of eight never ends
+        return row
+
+    seen: list[int] = []
+    found = run(logits, SearchConfig(kind="greedy"), list(range(64)), max_length=100, batch=8, seen=seen)
+    assert [len(h[0].ids) for h in found] == [1 if s % 8 else 100 for s in range(64)]
+    apart = 8 * 100
+    assert len(seen) < 0.3 * apart
 
 
 @pytest.mark.parametrize("kind", ["greedy", "beam", "sample"])

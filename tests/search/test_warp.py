@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dragoman.search.hypothesis import closed_up
-from dragoman.search.search import SearchConfig, search
+from dragoman.search.search import Hypothesis, SearchConfig, Sentence, search
 from dragoman.search.warp import NEVER, likeliest, log_probabilities
 from dragoman.special import EOS
 
@@ -62,26 +62,30 @@ class Elsewhere(Tensor):
 
 
 class Nothing:
-    def select(self, rows: Tensor) -> "Nothing":
+    def select(self, rows: Tensor) -> None:
         assert type(rows) is Tensor  # on the CPU
-        return self
+
+    def join(self, other: "Nothing") -> None:
+        pass
 
 
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
 def test_a_step_waits_for_its_device_once(kind: str) -> None:
     generator, n_steps = torch.Generator().manual_seed(1), 0
 
-    def step(tokens: Tensor, cache: Nothing) -> tuple[Tensor, Nothing]:
+    def step(tokens: Tensor, cache: Nothing) -> Tensor:
         nonlocal n_steps
         n_steps += 1
         assert type(tokens) is Tensor
         logits = torch.randn(len(tokens), 40, generator=generator)
         logits[:, EOS] += 2
-        return logits.as_subclass(Elsewhere), cache
+        return logits.as_subclass(Elsewhere)
 
     Elsewhere.trips = 0
     config = SearchConfig(kind=kind, beam_size=3)
-    found = search(step, Nothing(), config, max_lengths=[9] * 5, lines=range(5))  # type: ignore[arg-type]
+    found: dict[int, list[Hypothesis]] = {}
+    batches = [([Sentence(i, i, 9) for i in numbers], Nothing()) for numbers in (range(5), range(5, 8))]
+    search(step, batches, config, found.__setitem__)
     assert n_steps > 2
-    assert len(found) == 5
+    assert len(found) == 8
     assert Elsewhere.trips == n_steps

@@ -16,6 +16,7 @@ import random
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,8 @@ def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) ->
 
 
 def _compare(bundle: Bundle, engine: CTranslate2Engine, sentences: Sequence[str]) -> None:
-    """Raises UserError unless both engines write the same ids."""
-    tag = bundle.src_tokenizer.tag(bundle.directions[0].tgt)
+    """Raises UserError unless both engines write the same ids, in each direction."""
+    tags = cycle([bundle.src_tokenizer.tag(direction.tgt) for direction in bundle.directions])
     rows = bundle.src_tokenizer.encode_batch([clean_text(text) for text in sentences[: 2 * SENTENCES]])
     chance = random.Random(1)
     pieces = range(EOS + 1, len(bundle.src_tokenizer))
@@ -138,7 +139,7 @@ def _compare(bundle: Bundle, engine: CTranslate2Engine, sentences: Sequence[str]
     longest = bundle.max_length
     if bundle.model.max_positions is not None:
         longest = min(longest, bundle.model.max_positions - len(bundle.directions))
-    sources = [[*tag, *row[:longest]] for row in rows if row][:SENTENCES]
+    sources = [[*tag, *row[:longest]] for tag, row in zip(tags, filter(None, rows), strict=False)][:SENTENCES]
     greedy = SearchConfig(kind="greedy")
     ours = translate_ids(bundle.model, sources, greedy)
     theirs = engine.translate(sources, greedy, scored=False)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.masks import causal_attn_mask
-from dragoman.model.cache import KeyValues
 from dragoman.model.position import Position
 from dragoman.model.varlen import Paired, attend_runs
 
@@ -63,7 +62,7 @@ SCORES: dict[str, type[Dot | Additive]] = {"scaled_dot": ScaledDot, "dot": Dot, 
 class Attention(nn.Module):
     """query (B, T_q, D) looks at key_value (B, T_k, D) -> (B, T_q, D).
 
-    `position` is given for self-attention only. `cache` keeps keys and values between decoding steps.
+    `position` is given for self-attention only. A search decodes with the same weights in step.py, word by word.
     """
 
     def __init__(
@@ -86,13 +85,12 @@ class Attention(nn.Module):
         *,
         causal: bool = False,
         positions: Tensor | None = None,
-        cache: KeyValues | None = None,
     ) -> Tensor:
         """attn_mask broadcastable to (B, H, T_q, T_k), True = may attend, or the same said as pairs of runs (see
         varlen.py); `causal` hides later keys."""
-        q, k, v, bias = self._project(query, key_value, positions, cache)
+        q, k, v, bias = self._project(query, key_value, positions)
         mixed = self.attend(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
-        return self.out(mixed.transpose(1, 2).flatten(2)).reshape(query.shape)  # (B, T_q, D)
+        return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T_q, D)
 
     def weights(
         self,
@@ -102,35 +100,22 @@ class Attention(nn.Module):
         *,
         causal: bool = False,
         positions: Tensor | None = None,
-        cache: KeyValues | None = None,
     ) -> Tensor:
-        """The softmax weights (B, H, T_q, T_k) that `forward` uses for the same arguments; a cache grows here too."""
-        q, k, _, bias = self._project(query, key_value, positions, cache)
+        """The softmax weights (B, H, T_q, T_k) that `forward` uses for the same arguments."""
+        q, k, _, bias = self._project(query, key_value, positions)
         return self._weights(q, k, bias, attn_mask, causal)
 
     def _project(
-        self, query: Tensor, key_value: Tensor, positions: Tensor | None, cache: KeyValues | None
+        self, query: Tensor, key_value: Tensor, positions: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        if self.position is None:  # cross-attention: the source does not change, its keys are made once
-            if cache is not None and cache.length:
-                k, v = cache.kept()
-            else:
-                k, v = (self._heads(x) for x in self.kv(key_value).chunk(2, dim=-1))
-                if cache is not None:
-                    k, v = cache.append(k, v)
-            # Several rows of one sentence ask as one row of several queries: its keys are read once for all.
-            return self._heads(self.q(query).view(k.size(0), -1, query.size(2))), k, v, None
-        if positions is None:
-            start = 0 if cache is None else cache.length
-            positions = torch.arange(start, start + query.size(1), device=query.device)
         q = self._heads(self.q(query))  # (B, H, T_q, d)
         k, v = (self._heads(x) for x in self.kv(key_value).chunk(2, dim=-1))
+        if self.position is None:
+            return q, k, v, None
+        if positions is None:
+            positions = torch.arange(query.size(1), device=query.device)
         q, k = self.position.rotate(q, positions), self.position.rotate(k, positions)
-        key_positions = positions
-        if cache is not None:
-            k, v = cache.append(k, v)
-            key_positions = torch.arange(k.size(2), device=query.device)
-        return q, k, v, self.position.bias(q, k, positions, key_positions)
+        return q, k, v, self.position.bias(q, k, positions, positions)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.n_heads, self.d_head).transpose(1, 2)  # (B, T, D) -> (B, H, T, d)
@@ -153,9 +138,7 @@ class Attention(nn.Module):
             return attend_runs(q, k, v, attn_mask, causal=causal, scale=self.score.scale)
         if not isinstance(self.score, Dot):
             return F.dropout(self._weights(q, k, bias, attn_mask, causal), dropout).to(v.dtype) @ v
-        if causal and q.size(2) == 1:  # the last query sees every key
-            causal = False
-        if causal and (attn_mask is not None or bias is not None or q.size(2) != k.size(2)):
+        if causal and (attn_mask is not None or bias is not None):
             attn_mask, causal = _with_causal(attn_mask, q, k), False
         # torch's bf16 backward of this product is ten times slower than its fp32 one on a CPU.
         wide = q.device.type == "cpu" and torch.is_autocast_enabled("cpu")

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.model.attention import Attention
-from dragoman.model.cache import KeyValues
 from dragoman.model.dropout import Dropout
 from dragoman.model.varlen import Paired
 
@@ -89,13 +88,11 @@ class DecoderLayer(nn.Module):
         positions: Tensor,
         *,
         attn_mask: Tensor | Paired | None = None,
-        own: KeyValues | None = None,
-        cross: KeyValues | None = None,
     ) -> Tensor:
         """No target padding mask: padding stands at the right, where the causal mask already hides it. `attn_mask`
         is for pairs packed into one row."""
         x = self.residuals[0](
-            x, lambda y: self.self_attention(y, y, attn_mask, causal=True, positions=positions, cache=own)
+            x, lambda y: self.self_attention(y, y, attn_mask, causal=True, positions=positions)
         )
-        x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, memory_attn_mask, cache=cross))
+        x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, memory_attn_mask))
         return self.residuals[2](x, self.feed_forward)

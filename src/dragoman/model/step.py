@@ -1,4 +1,4 @@
-"""One more token: the decoder as `Transformer.decode` computes it from a cache, written out for rows of one token.
+"""One more token: the decoder as `Transformer.decode` computes it for all words at once, written out for one a row.
 
 A step is small. For few rows a processor is busier with calling modules and making views than with products, so
 nothing stands between these here: weights are looked up once, positions are embedded many at a time, each product
@@ -13,45 +13,53 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.masks import padding_attn_mask
+from dragoman.masks import key_padding_mask
 from dragoman.model.attention import Attention, Dot
-from dragoman.model.cache import DecoderCache, KeyValues
+from dragoman.model.cache import DecoderCache, KeyValues, to_device
 from dragoman.model.embedding import Projection
 from dragoman.model.layers import DecoderLayer, Residual
 from dragoman.model.position import Position
 from dragoman.model.transformer import Transformer
 
-_PLACES = 64  # whose positions are embedded at a time
-
 
 class Step:
-    """(tokens (N, 1), cache) -> (logits (N, V), cache), which has one token more.
+    """(tokens (N, 1), cache) -> logits (N, V), and the cache has one token more.
 
     For a model at rest, without gradients. Under autocast the weights are cast when it is made, once.
     """
 
     def __init__(self, model: Transformer) -> None:
-        self._model = model
+        self._model, self.device = model, model.projection.weight.device
         self._layers = [_Layer(cast(DecoderLayer, layer)) for layer in model.decoder]
         self._project = _projection(model.projection)
-        self._places: Tensor | None = None  # (_PLACES, D): positions from a multiple of _PLACES on
+        self._places = self._embedded(64)
 
-    def __call__(self, tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
-        model, at = self._model, cache.length
-        if self._places is None or at % _PLACES == 0:
-            self._places = self._embedded(at)
-        x = model.tgt_embedding(tokens[:, 0]) + self._places[at % _PLACES]  # (N, D)
-        attn_mask = padding_attn_mask(cache.memory_key_padding_mask)
+    def begin(self, src: Tensor) -> DecoderCache:
+        """src (B, S) ids on the CPU, padded at the right -> a cache of B rows that have no token yet."""
+        padding = key_padding_mask(src)
+        lengths = (~padding).sum(1)
+        padded = to_device(padding, self.device) if bool(padding.any()) else None
+        memory = self._model.encode(to_device(src, self.device), padded)
+        cross = [layer.source_keys(memory) for layer in self._layers]
+        own = [KeyValues(keys.room_for(len(src), 0), 0) for keys in cross]
+        return DecoderCache(own, cross, lengths)
+
+    def __call__(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
+        model, positions, mask = self._model, cache.positions(), cache.own_mask()
+        if cache.length == len(self._places):
+            self._places = self._embedded(2 * cache.length)
+        tokens = to_device(tokens[:, 0], self.device)
+        x = model.tgt_embedding(tokens) + self._places[positions.flatten()]  # (N, D)
         for layer, own, cross in zip(self._layers, cache.own, cache.cross, strict=True):
-            x = layer(x, cache.memory, attn_mask, own, cross)
-        return self._project(model.decoder_norm(x)), cache
+            x = layer(x, positions, mask, own, cache.source_mask, cross)
+        return self._project(model.decoder_norm(x))
 
-    def _embedded(self, start: int) -> Tensor:
-        """What every scheme that embeds positions adds to the words at `start` and after."""
-        end = min(start + _PLACES, self._model.max_positions or start + _PLACES)
+    def _embedded(self, end: int) -> Tensor:
+        """What a scheme that embeds positions adds to the words at the first of them, (T, D)."""
+        end = min(end, self._model.max_positions or end)
         weight = self._model.tgt_embedding.table.weight
-        nothing = weight.new_zeros(1, end - start, weight.size(1))
-        return self._model.decoder_position.embed(nothing, torch.arange(start, end, device=weight.device))[0]
+        nothing = weight.new_zeros(1, end, weight.size(1))
+        return self._model.decoder_position.embed(nothing, torch.arange(end, device=weight.device))[0]
 
 
 class _Layer:
@@ -66,40 +74,48 @@ class _Layer:
         self._gate = None if feed_forward.gate is None else _product(feed_forward.gate)
 
     def __call__(
-        self, x: Tensor, memory: Tensor, attn_mask: Tensor | None, own: KeyValues, cross: KeyValues
+        self,
+        x: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        own: KeyValues,
+        source_mask: Tensor | None,
+        cross: KeyValues,
     ) -> Tensor:
         first, second, third = self._around
-        x = first(x, lambda y: self._look_back(y, own))
-        x = second(x, lambda y: self._look_at_source(y, memory, attn_mask, cross))
+        x = first(x, lambda y: self._look_back(y, positions, mask, own))
+        x = second(x, lambda y: self._look_at_source(y, source_mask, cross))
         return third(x, self._think)
 
-    def _look_back(self, x: Tensor, own: KeyValues) -> Tensor:
+    def source_keys(self, memory: Tensor) -> KeyValues:
+        """Those of memory (B, S, D), which stay as they are."""
+        attention = self._cross
+        kv = attention.kv(memory).view(*memory.shape[:2], 2, attention.n_heads, attention.d_head)
+        return KeyValues(kv.permute(2, 0, 3, 1, 4).contiguous(), memory.size(1))
+
+    def _look_back(self, x: Tensor, positions: Tensor, mask: Tensor | None, own: KeyValues) -> Tensor:
         attention, position = self._own, cast(Position, self._own.position)
         n_rows, at = x.size(0), own.length
         q = self._own_q(x).view(n_rows, attention.n_heads, 1, attention.d_head)
         kv = self._own_kv(x).view(n_rows, 2, attention.n_heads, attention.d_head)
         bias = None
         if type(position).rotate is not Position.rotate:
-            places = torch.arange(at, at + 1, device=x.device)
-            q = position.rotate(q, places)
-            kv = torch.stack((position.rotate(kv[:, 0, :, None], places)[:, :, 0], kv[:, 1]), dim=1)
-        k, v = own.append_one(kv)
+            q = position.rotate(q, positions)
+            k = position.rotate(kv[:, 0, :, None], positions)
+            kv = torch.stack((k[:, :, 0], kv[:, 1]), dim=1)
+        k, v = own.append(kv)
         if type(position).bias is not Position.bias:
+            # Places, not positions: the distance between two of them is the same.
             places = torch.arange(at + 1, device=x.device)
             bias = position.bias(q, k, places[at:], places)
-        return self._own_out(_mixed(attention, q, k, v, bias, None).reshape(n_rows, -1))
+        return self._own_out(_mixed(attention, q, k, v, bias, mask).reshape(n_rows, -1))
 
-    def _look_at_source(
-        self, x: Tensor, memory: Tensor, attn_mask: Tensor | None, cross: KeyValues
-    ) -> Tensor:
+    def _look_at_source(self, x: Tensor, source_mask: Tensor | None, cross: KeyValues) -> Tensor:
         attention, n_rows = self._cross, x.size(0)
-        if not cross.length:
-            kv = attention.kv(memory).view(*memory.shape[:2], 2, attention.n_heads, attention.d_head)
-            cross.append(*kv.permute(2, 0, 3, 1, 4))
         k, v = cross.kept()
         # Several rows of one sentence ask as one row of several queries: its keys are read once for all.
         q = self._cross_q(x).view(k.size(0), -1, attention.n_heads, attention.d_head).transpose(1, 2)
-        mixed = _mixed(attention, q, k, v, None, attn_mask)  # (B, H, N / B, d)
+        mixed = _mixed(attention, q, k, v, None, source_mask)  # (B, H, N / B, d)
         return self._cross_out(mixed.transpose(1, 2).reshape(n_rows, -1))
 
     def _think(self, x: Tensor) -> Tensor:

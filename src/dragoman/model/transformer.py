@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.masks import padding_attn_mask, segment_attn_mask
 from dragoman.model.attention import Attention
-from dragoman.model.cache import DecoderCache
 from dragoman.model.dropout import Dropout
 from dragoman.model.embedding import Embedding, Projection
 from dragoman.model.layers import (
@@ -132,15 +131,9 @@ class Transformer(nn.Module):
         memory_key_padding_mask: Tensor | None,
         *,
         positions: Tensor | None = None,
-        cache: DecoderCache | None = None,
     ) -> Tensor:
-        """tgt (B, T) ids beginning with BOS (with a cache: only the new ones) -> logits (B, T, V).
-
-        With a cache the rows of `tgt` may be several for each sentence of `memory`, side by side.
-        """
-        return self.projection(
-            self.states(tgt, memory, memory_key_padding_mask, positions=positions, cache=cache)
-        )
+        """tgt (B, T) ids beginning with BOS -> logits (B, T, V), all at once; step.py gives one after the other."""
+        return self.projection(self.states(tgt, memory, memory_key_padding_mask, positions=positions))
 
     def states(
         self,
@@ -151,21 +144,18 @@ class Transformer(nn.Module):
         positions: Tensor | None = None,
         segments: Tensor | Runs | None = None,
         memory_segments: Tensor | Runs | None = None,
-        cache: DecoderCache | None = None,
     ) -> Tensor:
         """`decode` up to the projection: (B, T) -> (B, T, D). The training loss projects these in chunks.
 
         `segments` and `memory_segments` as in `encode`: a pair of the target sees its own source and no other.
         """
         if positions is None:
-            start = 0 if cache is None else cache.length
-            positions = torch.arange(start, start + tgt.size(1), device=tgt.device)
+            positions = torch.arange(tgt.size(1), device=tgt.device)
         own_mask = None if segments is None else _who_sees_whom(segments, segments, memory_key_padding_mask)
         attn_mask = _who_sees_whom(segments, memory_segments, memory_key_padding_mask)
         x = self.dropout(self.decoder_position.embed(self.tgt_embedding(tgt), positions))
-        for n, layer in enumerate(self.decoder):
-            own, cross = (None, None) if cache is None else (cache.own[n], cache.cross[n])
-            x = layer(x, memory, attn_mask, positions, attn_mask=own_mask, own=own, cross=cross)
+        for layer in self.decoder:
+            x = layer(x, memory, attn_mask, positions, attn_mask=own_mask)
         return self.decoder_norm(x)
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_key_padding_mask: Tensor) -> Tensor:

@@ -16,47 +16,47 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.search.hypothesis import Cache, Hypothesis, SearchConfig, Step, closed_up, normalised
+from dragoman.search.hypothesis import Hypothesis, SearchConfig, Sentence, Turn, closed_up, normalised
 from dragoman.search.warp import likeliest
-from dragoman.special import BOS, EOS
+from dragoman.special import EOS
 
 
-def beam_search(
-    step: Step, cache: Cache, config: SearchConfig, *, max_lengths: Sequence[int]
-) -> list[list[Hypothesis]]:
-    """Search len(max_lengths) sentences at once -> n_best hypotheses each, best first."""
-    k = config.beam_size
-    books = [_Book(config, max_length) for max_length in max_lengths]
-    sentences = books  # those still in the batch, in the order of its rows
-    cache = cache.select(torch.arange(len(books)).repeat_interleave(k))
-    tokens = torch.full((len(books) * k, 1), BOS)
-    totals = torch.full((len(books), k), float("-inf"))  # (B, k)
-    totals[:, 0] = 0.0  # all beams begin alike: only the first one counts
-    first = True
+class Beams:
+    """k rows a sentence, and n_best of the hypotheses that were put away."""
 
-    while sentences:
-        logits, cache = step(tokens, cache)
-        found = _candidates(*likeliest(logits, min(2 * k, logits.size(-1)), first=first), totals)
-        first = False
-        done = [
+    def __init__(self, config: SearchConfig, sentences: Sequence[Sentence]) -> None:
+        self.n_rows, self._first = config.beam_size, True
+        self._books = [_Book(config, sentence) for sentence in sentences]  # in the order of the rows
+        self._totals = torch.full((len(sentences), self.n_rows), float("-inf"))  # (B, k)
+        self._totals[:, 0] = 0.0  # all beams begin alike: only the first one counts
+
+    def turn(self, logits: Tensor) -> Turn:
+        k, books = self.n_rows, self._books
+        best = likeliest(logits, min(2 * k, logits.size(-1)), first=self._first)
+        self._first = False
+        found = _candidates(*best, self._totals)
+        is_done = [
             book.put_away(*candidates)
-            for book, *candidates in zip(sentences, *(x[:, :k].tolist() for x in found), strict=True)
+            for book, *candidates in zip(books, *(x[:, :k].tolist() for x in found), strict=True)
         ]
         ends = (found.words == EOS).to(torch.int8)
         going_on = ends.argsort(dim=1, stable=True)[:, :k]  # the best k that do not end
         beams = _Candidates(*(x.gather(1, going_on) for x in found))
-        # of the cache, that each beam continues
-        rows = beams.origin + torch.arange(len(sentences))[:, None] * k
-        if any(done):
-            staying = closed_up([at for at, is_done in enumerate(done) if not is_done])
-            sentences = [sentences[at] for at in staying]
+        # of those there were, that each beam continues
+        rows = beams.origin + torch.arange(len(books))[:, None] * k
+        done = [book.answer() for book, ended in zip(books, is_done, strict=True) if ended]
+        if done:
+            staying = closed_up([at for at, ended in enumerate(is_done) if not ended])
+            self._books = [books[at] for at in staying]
             beams, rows = _Candidates(*(x[staying] for x in beams)), rows[staying]
-        for book, *turn in zip(sentences, *(x.tolist() for x in beams[:3]), strict=True):
-            book.turns.append(_Turn(*turn))
-        totals, tokens = beams.totals, beams.words.reshape(-1, 1)
-        if sentences:
-            cache = cache.select(rows.flatten())
-    return [sorted(book.finished, key=lambda h: -h.score)[: config.n_best] for book in books]
+        for book, *step in zip(self._books, *(x.tolist() for x in beams[:3]), strict=True):
+            book.steps.append(_Step(*step))
+        self._totals = beams.totals
+        return Turn(beams.words.reshape(-1, 1), rows.flatten(), done)
+
+    def join(self, other: "Beams") -> None:
+        self._books += other._books
+        self._totals = torch.cat((self._totals, other._totals))
 
 
 class _Candidates(NamedTuple):
@@ -85,7 +85,7 @@ def _candidates(words: Tensor, gains: Tensor, totals: Tensor) -> _Candidates:
     )
 
 
-class _Turn(NamedTuple):
+class _Step(NamedTuple):
     """What one step did to the k beams of a sentence: which one each goes on from, with which word, at what gain."""
 
     origin: list[int]
@@ -94,34 +94,39 @@ class _Turn(NamedTuple):
 
 
 class _Book:
-    """What is written down about one sentence: all turns, and the hypotheses that were put away."""
+    """What is written down about one sentence: all steps, and the hypotheses that were put away."""
 
-    def __init__(self, config: SearchConfig, max_length: int) -> None:
-        self.finished: list[Hypothesis] = []
-        self.turns: list[_Turn] = []
-        self._length_penalty, self._max_length = config.length_penalty, max_length
+    def __init__(self, config: SearchConfig, sentence: Sentence) -> None:
+        self.steps: list[_Step] = []
+        self._config, self._sentence = config, sentence
+        self._finished: list[Hypothesis] = []
         self._enough = config.n_best if config.length_penalty == 0 else config.beam_size
         self._leader_ended = False
 
     def put_away(self, origin: list[int], words: list[int], gains: list[float], totals: list[float]) -> bool:
         """Put away those of the first k candidates that end; whether the sentence is done."""
-        last = len(self.turns) + 1 >= self._max_length
+        last = len(self.steps) + 1 >= self._sentence.max_length
         for rank, (word, total) in enumerate(zip(words, totals, strict=True)):
             if total != float("-inf") and (last or word == EOS):
                 self._leader_ended |= rank == 0
-                self.finished.append(self._hypothesis(origin[rank], word, gains[rank], total))
-        enough = len(self.finished) >= self._enough
-        return last or (enough and (self._length_penalty != 0 or self._leader_ended))
+                self._finished.append(self._hypothesis(origin[rank], word, gains[rank], total))
+        enough = len(self._finished) >= self._enough
+        return last or (enough and (self._config.length_penalty != 0 or self._leader_ended))
+
+    def answer(self) -> tuple[int, list[Hypothesis]]:
+        """The sentence's number, and its n_best hypotheses."""
+        best = sorted(self._finished, key=lambda h: -h.score)
+        return self._sentence.number, best[: self._config.n_best]
 
     def _hypothesis(self, beam: int, word: int, gain: float, total: float) -> Hypothesis:
         """The one that ends with `word` after `beam`, read backwards."""
         ids, gains = [word], [gain]
-        for turn in reversed(self.turns):
-            ids.append(turn.words[beam])
-            gains.append(turn.gains[beam])
-            beam = turn.origin[beam]
+        for step in reversed(self.steps):
+            ids.append(step.words[beam])
+            gains.append(step.gains[beam])
+            beam = step.origin[beam]
         ids, gains = ids[::-1], gains[::-1]
-        score = normalised(total, len(gains), self._length_penalty)
+        score = normalised(total, len(gains), self._config.length_penalty)
         if ids[-1] == EOS:
             ids.pop()
         return Hypothesis(ids, score, gains)

@@ -1,4 +1,4 @@
-"""What a search is given and what it returns: its settings, the step function, hypotheses and their score.
+"""What a search is given and what it returns: settings, sentences, their decoder, hypotheses and their score.
 
 It imports no torch: CTranslate2 searches by the same settings and returns the same hypotheses.
 """
@@ -6,7 +6,7 @@ It imports no torch: CTranslate2 searches by the same settings and returns the s
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dragoman.errors import UserError, suggest
 
@@ -14,14 +14,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class Sentence(NamedTuple):
+    """number: among those searched together. line: in the whole input, which seeds sampling. max_length: EOS aside."""
+
+    number: int
+    line: int
+    max_length: int
+
+
 class Cache(Protocol):
-    """Whatever `step` remembers."""
+    """What the model remembers of the rows of a batch."""
 
-    def select(self, rows: "Tensor") -> "Cache":
-        """Keep these rows, in this order."""
+    def select(self, rows: "Tensor") -> None:
+        """Keep these rows, in this order; repeats are allowed."""
+
+    def join(self, other: Any) -> None:
+        """The rows of another one after those here."""
 
 
-Step = Callable[["Tensor", Cache], tuple["Tensor", Cache]]
+# (the next token of each row (N, 1), cache) -> logits (N, V) for the one after it
+Step = Callable[["Tensor", Any], "Tensor"]
 
 KINDS = ("greedy", "beam", "sample")
 
@@ -96,6 +108,30 @@ def normalised(total: float, length: int, length_penalty: float) -> float:
     As in CTranslate2 4.8: the length is the number of log-probabilities.
     """
     return total / length**length_penalty
+
+
+# is told of a sentence that is done: its number, its hypotheses, best first
+Found = Callable[[int, list[Hypothesis]], object]
+
+
+class Turn(NamedTuple):
+    """What follows from a step."""
+
+    tokens: "Tensor"  # (N, 1), of the rows that go on
+    rows: "Tensor | None"  # (N,), which these were; None: all, as they are
+    done: list[tuple[int, list[Hypothesis]]]  # what was found
+
+
+class Books(Protocol):
+    """What one kind of search writes down about the sentences of a batch."""
+
+    n_rows: int  # of a sentence, when it begins
+
+    def turn(self, logits: "Tensor") -> Turn:
+        """logits (N, V) of all rows: choose."""
+
+    def join(self, other: Any) -> None:
+        """The rows of another one after those here. Neither is at its beginning."""
 
 
 def closed_up(staying: Sequence[int]) -> list[int]:
