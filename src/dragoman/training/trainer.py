@@ -34,7 +34,9 @@ class TrainerConfig:
     nodes: int = 1
     strategy: str = "auto"  # auto (ddp where there are several devices) or ddp
     precision: str = "auto"  # bf16 where the hardware has it, else 32; or 32, bf16, fp16
-    compile: bool = False  # torch.compile; not for a CPU, where a step takes 1.4 times as long: scripts/README.md
+    compile: bool = (
+        False  # torch.compile; not for a CPU, where a step takes 1.4 times as long: scripts/README.md
+    )
     max_steps: int = 100_000
     max_time: str | None = None  # DD:HH:MM:SS of training, over all starts of the run
     validate_every: int = 1000
