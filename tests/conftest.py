@@ -1,15 +1,25 @@
 """What several tests share."""
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from dragoman import bundle as bundles
 from dragoman.bundle import Bundle
 from tiny import make_bundle
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """torch.set_num_threads, for this test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -140,6 +140,16 @@ def test_a_write_that_the_system_refuses_is_told_with_path_and_bytes_and_changes
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_what_is_written_into_is_closed_with_its_file(tmp_path: Path) -> None:
+    """Otherwise it is flushed once more when it is forgotten, and from Python 3.13 on that failure is told."""
+    with durable.replacing(tmp_path / "file") as file:
+        file.write(NEW)
+    with no_file_larger_than(4000), pytest.raises(UserError), durable.replacing(tmp_path / "file") as refused:
+        refused.write(NEW)
+    assert file.closed
+    assert refused.closed
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KB."""

@@ -1,6 +1,6 @@
 """ids by ids: what a model's table of positions allows, and that nothing is computed twice or for nobody."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -126,11 +126,8 @@ def test_the_size_and_order_of_batches_change_nothing(search: SearchConfig) -> N
 
 
 @pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+def two_threads(set_threads: Callable[[int], None]) -> None:
+    set_threads(2)
 
 
 @each_search

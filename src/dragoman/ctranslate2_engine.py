@@ -30,6 +30,7 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,9 +114,16 @@ class CTranslate2Engine:
         )
         self._tgt_ids = {piece: i for i, piece in enumerate(self._tgt_pieces)}
         try:
-            self._model = ctranslate2.Translator(
-                str(folder), device="cpu", inter_threads=self.workers, intra_threads=1
-            )
+            with ThreadPoolExecutor(
+                1
+            ) as pool:  # the thread that makes it computes with one thread ever after
+                self._model = pool.submit(
+                    ctranslate2.Translator,
+                    str(folder),
+                    device="cpu",
+                    inter_threads=self.workers,
+                    intra_threads=1,
+                ).result()
         except (RuntimeError, ValueError) as error:
             raise UserError(f"CTranslate2 cannot read {folder}: {' '.join(str(error).split())}") from error
 

@@ -72,8 +72,7 @@ def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[Tally]:
     size = 0
     try:
         try:
-            with open(part, "wb") as file:
-                tally = Tally(file)
+            with open(part, "wb") as file, Tally(file) as tally:
                 try:
                     yield tally
                     file.flush()

@@ -53,12 +53,6 @@ def translate_ids(
                 f"a sentence of {len(sources[order[0]])} pieces is too long for this model, which was trained with "
                 f"model.position.length={model.max_positions}"
             )
-    width = {"beam": config.beam_size, "sample": config.n_best}.get(config.kind, 1)
-    batches = []
-    while order:
-        rows = max(1, batch_tokens // (width * (len(sources[order[0]]) + 1)))
-        batches.append(order[:rows])
-        order = order[rows:]
     answers: list[list[Hypothesis]] = [[] for _ in sources]
     one_at_a_time = Lock()
 
@@ -79,14 +73,29 @@ def translate_ids(
 
         search(step, map(begun, mine), config, found)
 
+    most = batch_tokens // {"beam": config.beam_size, "sample": config.n_best}.get(config.kind, 1)
+    n_workers = 1
+    if next(model.parameters()).device.type == "cpu":
+        n_workers = min(torch.get_num_threads(), len(_batches(order, sources, most)), _MOST_WORKERS)
     was_training = model.training
     model.eval()
     try:
-        _side_by_side(translate, batches, model)
+        # Who gets which sentence does not depend on who is faster: the same call computes the same numbers.
+        _side_by_side(translate, [_batches(order[i::n_workers], sources, most) for i in range(n_workers)])
     finally:
         if was_training:
             model.train()
     return answers
+
+
+def _batches(order: list[int], sources: Sequence[Sequence[int]], most: int) -> list[list[int]]:
+    """`order`, the longest source first, cut so that no batch has more than `most` rows x longest source."""
+    found = []
+    while order:
+        rows = max(1, most // (len(sources[order[0]]) + 1))
+        found.append(order[:rows])
+        order = order[rows:]
+    return found
 
 
 def _padded(sources: Sequence[Sequence[int]]) -> Tensor:
@@ -95,35 +104,29 @@ def _padded(sources: Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor([[*source, EOS] + [PAD] * (longest - len(source)) for source in sources])
 
 
-def _side_by_side(
-    translate: Callable[[Iterable[list[int]]], None], batches: list[list[int]], model: Transformer
-) -> None:
-    """`translate` all batches: on a CPU in several threads, which share its cores.
-
-    Who gets which batch does not depend on who is faster, so the same call computes the same numbers.
-    """
-    device = next(model.parameters()).device.type
+def _side_by_side(translate: Callable[[Iterable[list[int]]], None], shares: list[list[list[int]]]) -> None:
+    """`translate` the batches of each share: on a CPU, where there are several, in a thread of its own."""
     n_threads = torch.get_num_threads()
-    n_workers = min(n_threads, len(batches), _MOST_WORKERS) if device == "cpu" else 1
-    if n_workers < 2:
-        translate(batches)
+    if len(shares) < 2:
+        for share in shares:
+            translate(share)
         return
-    amp, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    amp, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
     stop = Event()
 
-    def in_a_thread(first: int) -> None:
-        torch.set_num_threads(n_threads // n_workers)  # of this thread
+    def in_a_thread(share: list[list[int]]) -> None:
+        torch.set_num_threads(n_threads // len(shares))  # of this thread
         try:
-            with torch.autocast(device, dtype, enabled=amp):
-                translate(takewhile(lambda _: not stop.is_set(), batches[first::n_workers]))
+            with torch.autocast("cpu", dtype, enabled=amp):
+                translate(takewhile(lambda _: not stop.is_set(), share))
         except BaseException:
             stop.set()
             raise
 
     try:
-        with ThreadPoolExecutor(n_workers) as pool:
+        with ThreadPoolExecutor(len(shares)) as pool:
             try:
-                list(pool.map(in_a_thread, range(n_workers)))
+                list(pool.map(in_a_thread, shares))
             finally:
                 stop.set()
     finally:

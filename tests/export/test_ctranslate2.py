@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,15 @@ def test_two_vocabularies_and_tags_come_along(tmp_path: Path, both: bool) -> Non
     for search in SEARCHES[:2]:
         ours, theirs = translate_ids(bundle.model, sources, search), engine.translate(sources, search)
         assert [[h.ids for h in hs] for hs in theirs] == [[h.ids for h in hs] for hs in ours]
+
+
+def test_torch_keeps_its_threads(
+    tiny_bundle: Bundle, tmp_path: Path, set_threads: Callable[[int], None]
+) -> None:
+    """A run that exported its model and a run after it in the same process compute alike."""
+    set_threads(3)
+    carried(shaped(tiny_bundle), tmp_path)
+    assert torch.get_num_threads() == 3
 
 
 def test_both_directions_are_held_against_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,14 @@ def test_two_processes_do_not_train_in_one_folder(config):
         fit(config())
 
 
+def test_a_run_that_ended_has_let_go_of_its_folder_whoever_still_knows_it(tmp_path):
+    ended = lock(tmp_path / "run")
+    with ended:
+        pass
+    with lock(tmp_path / "run"):
+        pass
+
+
 def test_a_finished_run_says_so_and_does_nothing(config, capsys):
     fit(config())
     before = (Path(config().run_dir) / LAST).stat().st_mtime_ns
@@ -278,9 +286,11 @@ def test_snapshots_hold_the_weights_that_were_validated(config):
 
 
 @pytest.mark.slow
-def test_a_compiled_run_continued_equals_one_that_never_stopped(config):
+def test_a_compiled_run_continued_equals_one_that_never_stopped(config, set_threads):
+    """On one thread: on several, compiled by torch 2.13, no two runs are equal."""
     if not shutil.which("g++"):
         pytest.skip("torch.compile needs a compiler")
+    set_threads(1)
     straight = config("straight", trainer={"compile": True})
     fit(straight)
     for stop in (4, 12):

@@ -55,7 +55,7 @@ def lock(run_dir: Path) -> contextlib.AbstractContextManager[object]:
     held = FileLock(run_dir.with_name(f".{run_dir.name}.lock"))
     holder = run_dir.with_name(f".{run_dir.name}.holder")
     try:
-        held.acquire(timeout=_ORPHAN_SECONDS if _died(holder) else 0)
+        taken = held.acquire(timeout=_ORPHAN_SECONDS if _died(holder) else 0)
     except Timeout:
         who = _holder(holder)
         known = f" (process {who[0]} on {who[1]})" if who else ""
@@ -63,7 +63,7 @@ def lock(run_dir: Path) -> contextlib.AbstractContextManager[object]:
             f"another process is training in {run_dir}{known}: wait for it, or choose another name"
         ) from None
     durable.write(holder, f"{os.getpid()} {socket.gethostname()}\n".encode())
-    return held
+    return taken  # not `held`: entering it would take it a second time, and leaving would not let go
 
 
 def _holder(path: Path) -> tuple[int, str] | None:
