@@ -61,3 +61,23 @@ def test_half_precision_lands_near(kind, norm):
         found = stepped(model, src, tgt)
     assert found.dtype == torch.bfloat16
     assert (found - expected).norm() < 0.05 * expected.norm()
+
+
+@pytest.mark.parametrize(
+    "changes", [*({"position": kind} for kind in POSITIONS), {"score": "additive"}], ids=str
+)
+def test_everything_lies_where_the_model_does(changes):
+    """On torch's device without numbers, which refuses to meet another one: as a GPU would, where none is."""
+    model = make(**changes).eval().to("meta")
+    step = Step(model)
+    one, other = step.begin(sentences(3, 7)), step.begin(sentences(2, 4))
+    for cache, n in ((one, 3), (other, 2)):
+        cache.select(torch.arange(n).repeat_interleave(K))
+    for _ in range(3):
+        step(torch.full((3 * K, 1), 5), one)
+    step(torch.full((2 * K, 1), 5), other)
+    one.join(other)
+    assert step(torch.full((5 * K, 1), 5), one).device.type == "meta"
+    one.select(torch.tensor([9, 1, 2, 8]))
+    one.select(torch.tensor([3, 0]))
+    assert step(torch.full((2, 1), 5), one).shape == (2, model.projection.weight.size(0))

@@ -24,6 +24,10 @@ class KeyValues:
         """`room` (2, N, H, T or more, d): keys, then values; the first `length` tokens of it are there."""
         self._room, self.n_rows, self.length = room, room.size(1), length
 
+    @property
+    def device(self) -> torch.device:
+        return self._room.device
+
     def kept(self) -> tuple[Tensor, Tensor]:
         """All keys and values so far, each (N, H, T, d)."""
         k, v = self._room[:, : self.n_rows, :, : self.length]
@@ -185,7 +189,7 @@ class DecoderCache:
 
     @property
     def _device(self) -> torch.device:
-        return self.own[0].kept()[0].device
+        return self.own[0].device
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
