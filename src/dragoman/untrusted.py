@@ -274,5 +274,7 @@ def check_archive(path: Path) -> None:
                     raise UserError(f"{path} is not a checkpoint of training: it asks for {str(name)[:80]!r}")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # zipfile and pickletools raise many kinds, EOFError among them
         raise UserError(f"{path} is not a checkpoint of training: truncated or foreign") from error
