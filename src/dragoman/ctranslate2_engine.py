@@ -114,9 +114,8 @@ class CTranslate2Engine:
         )
         self._tgt_ids = {piece: i for i, piece in enumerate(self._tgt_pieces)}
         try:
-            with ThreadPoolExecutor(
-                1
-            ) as pool:  # the thread that makes it computes with one thread ever after
+            # Not in this thread: the one that makes it computes with one thread ever after, in torch as well.
+            with ThreadPoolExecutor(1) as pool:
                 self._model = pool.submit(
                     ctranslate2.Translator,
                     str(folder),

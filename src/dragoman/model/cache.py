@@ -44,7 +44,8 @@ class KeyValues:
         return self.kept()
 
     def select(self, rows: "Rows") -> None:
-        if rows.n > self._room.size(1):
+        room = self._room.size(1)
+        if rows.n > room or 2 * rows.n <= room:  # a batch that waits for others does not keep what it had
             self._room = self._room.index_select(1, rows.all())
         elif len(rows.places):
             kept = self._room[:, :, :, : self.length]

@@ -1,4 +1,4 @@
-"""What a search is given and what it returns: settings, sentences, their decoder, hypotheses and their score.
+"""What a search is given and what it returns: settings, sentences, the step function, hypotheses and their score.
 
 It imports no torch: CTranslate2 searches by the same settings and returns the same hypotheses.
 """

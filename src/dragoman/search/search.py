@@ -30,9 +30,10 @@ def search(
 
 def _run(batches: Iterator["_Batch"], step: Step, found: Found) -> None:
     """Each until few are left, and these together in the same way; at last there is one, which goes to its end."""
-    first, second = next(batches, None), next(batches, None)
+    thinned = _thinned(batches, step, found)
+    first, second = next(thinned, None), next(thinned, None)
     if first is not None and second is not None:
-        _run(_joined(_thinned(chain((first, second), batches), step, found)), step, found)
+        _run(_joined(chain((first, second), thinned)), step, found)
     elif first is not None:
         first.go_on(step, found, until=0)
 
