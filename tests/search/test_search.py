@@ -3,13 +3,14 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from dragoman.errors import UserError
 from dragoman.search.beam import Beams
 from dragoman.search.search import SearchConfig, Sentence, search
-from dragoman.search.warp import NEVER, sharpened
+from dragoman.search.warp import NEVER, drawn, n_halvings, sharpened
 from dragoman.special import BOS, EOS, PAD, UNK
 
 V = 8
@@ -214,6 +215,41 @@ def test_samples_follow_the_models_distribution():
     for word in (4, 5, 6):
         share = sum(h.ids == [word] for h in found) / 4000
         assert share == pytest.approx(float(p[word] / (1 - p[EOS])), abs=0.03)  # the first piece is never EOS
+
+
+@pytest.mark.parametrize("n_words", [2, 3, 7, 8, 9, 1000])
+def test_words_are_drawn_with_their_probabilities(n_words: int):
+    p = torch.randn(n_words, generator=torch.Generator().manual_seed(n_words)).mul(2).exp()
+    p[torch.arange(n_words) % 3 == 1] = 0.0  # top-k and top-p leave holes
+    p /= p.sum()
+    n = 200_000
+    chances = 1 - np.random.default_rng(3).random((n, n_halvings(n_words)))
+    words = drawn(p.expand(n, -1), torch.from_numpy(chances).float())
+    found = torch.bincount(words.flatten(), minlength=n_words) / n
+    assert words.shape == (n, 1)
+    assert (found[p == 0] == 0).all()
+    torch.testing.assert_close(found, p, rtol=0, atol=0.006)
+
+
+@pytest.mark.parametrize("chance", [1.0, 2**-53])
+def test_no_chance_draws_a_word_without_probability(chance: float):
+    for n_words in (2, 5, 8):
+        for only in range(n_words):
+            p = torch.zeros(1, n_words)
+            p[0, only] = 1.0
+            assert drawn(p, torch.full((1, n_halvings(n_words)), chance)).item() == only
+
+
+def test_another_way_of_computing_hardly_ever_draws_another_word():
+    """Errors of 1e-4 in the hidden states; a number looked up in cumulated probabilities parts 155 times in 10,000."""
+    generator = torch.Generator().manual_seed(1)
+    projection = torch.randn(64, 8000, generator=generator) / 8
+    hidden = 3 * torch.randn(5000, 64, generator=generator)
+    others = hidden + 1e-4 * torch.randn(hidden.shape, generator=generator)
+    chances = 1 - torch.rand(5000, n_halvings(8000), generator=generator)
+    ones = drawn((hidden @ projection).softmax(dim=1), chances)
+    assert ones.unique().numel() > 500
+    assert (ones != drawn((others @ projection).softmax(dim=1), chances)).sum() <= 5
 
 
 def test_top_k_and_top_p_keep_the_likeliest():

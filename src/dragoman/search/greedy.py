@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dragoman.search.hypothesis import Hypothesis, SearchConfig, Sentence, Turn, closed_up, normalised
-from dragoman.search.warp import likeliest, log_probabilities, sharpened, together_to_cpu
+from dragoman.search.warp import drawn, likeliest, log_probabilities, n_halvings, sharpened, together_to_cpu
 from dragoman.special import EOS
 
 
@@ -69,12 +69,9 @@ class Draws(Paths):
         config = self._config
         log_p = log_probabilities(logits, first=self._first)
         p = sharpened(log_p, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p).exp()
-        wide = torch.float32 if p.device.type == "mps" else torch.float64  # which it has not
-        cumulative = p.to(wide).cumsum(dim=-1)
-        at = torch.tensor([row.random(config.seed) for row in self._rows], dtype=wide).to(p.device)
-        at = at[:, None] * cumulative[:, -1:]
-        drawn = torch.searchsorted(cumulative, at, right=True).clamp_(max=p.size(-1) - 1)
-        return together_to_cpu(drawn, log_p.gather(1, drawn))
+        chances = np.stack([row.chances(n_halvings(p.size(-1)), config.seed) for row in self._rows])
+        words = drawn(p, torch.from_numpy(chances).float().to(p.device))
+        return together_to_cpu(words, log_p.gather(1, words))
 
 
 class _Path:
@@ -97,8 +94,8 @@ class _Path:
         score = normalised(sum(self._gains), len(self._gains), length_penalty)
         return Hypothesis(self._ids, score, self._gains)
 
-    def random(self, seed: int) -> float:
-        """Its own stream, whatever its batch-mates are."""
+    def chances(self, n: int, seed: int) -> np.ndarray:
+        """n numbers in (0, 1] from its own stream, whatever its batch-mates are."""
         if self._stream is None:
             self._stream = np.random.default_rng([seed, self.sentence.line, self._n])
-        return self._stream.random()
+        return 1.0 - self._stream.random(n)

@@ -6,6 +6,7 @@ step waits for its device once.
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dragoman.special import BOS, EOS, PAD, UNK
 
@@ -71,3 +72,26 @@ def sharpened(log_p: Tensor, *, temperature: float, top_k: int, top_p: float) ->
         drop = torch.zeros_like(log_p, dtype=torch.bool).scatter_(-1, order, mass_before >= top_p)
         log_p = log_p.masked_fill(drop, float("-inf"))
     return log_p.log_softmax(dim=-1)
+
+
+def n_halvings(n_words: int) -> int:
+    return (n_words - 1).bit_length()
+
+
+def drawn(p: Tensor, chances: Tensor) -> Tensor:
+    """A word of each row, drawn with its probability: p (N, V), chances (N, n_halvings(V)) in (0, 1] -> (N, 1).
+
+    The vocabulary is halved until one word is left, each time by a chance against the mass of the first half. Another
+    way of computing p, which differs by rounding, then draws another word about once in a million; a number looked up
+    in cumulated probabilities falls between two of its V boundaries a thousand times as often.
+    """
+    width = 1 << n_halvings(p.size(1))
+    masses = [F.pad(p, (0, width - p.size(1)))]  # of single words, of two words each, of four
+    while len(masses) < chances.size(1):
+        masses.append(torch.add(*masses[-1].chunk(2, dim=1)))
+    at = torch.zeros(p.size(0), 1, dtype=torch.long, device=p.device)
+    for mass, chance in zip(reversed(masses), chances.split(1, dim=1), strict=True):
+        half = mass.size(1) // 2
+        here, there = mass.gather(1, at), mass.gather(1, at + half)
+        at = at + half * (chance * (here + there) > here)  # never to a side without mass
+    return at
