@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth line (1)")
     parser.add_argument("--no-timing", action="store_true", help="leave out the third part")
     args = parser.parse_args()
+    torch.set_num_threads(1)  # a forked process would wait for the threads it has not inherited
     with tempfile.TemporaryDirectory(prefix="dragoman-prove-", dir=args.folder) as name:
         folder = Path(name)
         places = {"TMPDIR beside it": folder}
