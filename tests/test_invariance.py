@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from dragoman.doors import read_lines
 from dragoman.search.search import SearchConfig
@@ -63,8 +64,13 @@ def every_way(translator: Translator, lines: list[str], search: SearchConfig) ->
         return translator.translate(texts, search, batch_tokens=batch_tokens, direction="zh_en")
 
     together = translate(lines)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if threads > 1 else 2)
+    workers = translate(lines, 1000)  # several batches, for several threads
+    torch.set_num_threads(threads)
     company = "今天天气很好我们去公园吧" * 9
     found = {
+        "another number of threads": parted(together, workers),
         "one sentence a batch": parted(together, translate(lines, 1)),
         "small batches": parted(together, translate(lines, 150)),
         "long company": parted(together, translate([*lines, company])[: len(lines)]),
