@@ -126,7 +126,7 @@ def retrain(folder: Path) -> None:
 SPOILT = {
     "sha256": spoil_weights,
     "truncated or changed": shorten,
-    "not as large as it says": lie_about_a_size,
+    "not as large as its shape": lie_about_a_size,
     "leads out": link_out,
     "another model": retrain,
     "other files": lambda folder: (folder / FOLDER / "vmap.txt").write_text(""),

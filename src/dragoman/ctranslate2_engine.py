@@ -26,7 +26,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dragoman import ctranslate2_file as files
 from dragoman import durable, untrusted
 from dragoman.description import CONFIG, MANIFEST, WEIGHTS, Shell
 from dragoman.errors import UserError
@@ -43,10 +43,9 @@ from dragoman.search.hypothesis import Hypothesis, SearchConfig
 
 FOLDER, MODEL = "ctranslate2", "model.bin"
 FORMAT_VERSION = 1
+TABLELESS = ("rope", "t5")  # position schemes that add nothing to the word vectors
 OLDEST = (4, 8)  # before it, no rope in an encoder
 _SHARED, _BOTH = ("shared_vocabulary.json",), ("source_vocabulary.json", "target_vocabulary.json")
-_ITEM_SIZES = (4, 1, 2, 4, 2, 2)  # float32, int8, int16, int32, float16, bfloat16, as model.bin numbers them
-_BINARY_VERSION = 6
 
 
 @dataclass(kw_only=True)
@@ -123,14 +122,16 @@ class CTranslate2Engine:
                     inter_threads=self.workers,
                     intra_threads=1,
                 ).result()
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:  # of whatever kind: a library that reads a file
             raise UserError(f"CTranslate2 cannot read {folder}: {' '.join(str(error).split())}") from error
 
     @classmethod
     def load(cls, bundle: Path, shell: Shell) -> CTranslate2Engine:
         """Raises UserError in one line for an export that is missing, damaged, or made of another bundle."""
         folder = export_of(bundle)
-        return cls(folder, shell, _checked(bundle, folder).positions)
+        manifest = _checked(bundle, folder)
+        check(folder, shell, manifest.positions, manifest.quantization)
+        return cls(folder, shell, manifest.positions)
 
     def refuses(self, search: SearchConfig, longest: int) -> str | None:
         """What it cannot do of a search for sources of up to `longest` pieces; None: it can."""
@@ -268,6 +269,8 @@ def processors() -> int:
 
 def _checked(bundle: Path, folder: Path) -> Manifest:
     """The manifest of a whole export of exactly this bundle: nothing is added, missing, changed or out of bounds."""
+    if not folder.resolve().is_relative_to(bundle.resolve()):
+        raise UserError(f"{folder} is a link that leads out of its bundle: refused")
     if not folder.is_dir():
         raise UserError(
             f"{bundle} has no CTranslate2 export yet: python scripts/export.py --model {bundle} --to ctranslate2"
@@ -285,38 +288,22 @@ def _checked(bundle: Path, folder: Path) -> Manifest:
     if names not in [sorted((MODEL, CONFIG, *vocabulary)) for vocabulary in (_SHARED, _BOTH)]:
         raise UserError(f"{folder} holds other files than an export has: {', '.join(names)[:200]}{again}")
     untrusted.verify(folder, raw, names)
-    _check_layout(folder / MODEL)
     return manifest
 
 
-def _check_layout(path: Path) -> None:
-    """Whether each variable of a model.bin is as large as its shape says, and the file as large as all of them.
-
-    CTranslate2 takes a file's word for it.
-    """
-    refused = UserError(f"{path} is not a model of CTranslate2: its parts are not as large as it says")
-    try:
-        with path.open("rb") as file:
-
-            def number(form: str) -> int:
-                return int(struct.unpack(form, file.read(struct.calcsize(form)))[0])
-
-            def name() -> bytes:
-                return file.read(number("<H"))
-
-            if number("<I") != _BINARY_VERSION or name() != b"TransformerSpec\0":
-                raise refused
-            number("<I")
-            for _ in range(number("<I")):
-                name()
-                n_items = math.prod(number("<I") for _ in range(number("<B")))
-                size = n_items * _ITEM_SIZES[number("<B")]
-                if number("<I") != size:
-                    raise refused
-                file.seek(size, os.SEEK_CUR)
-            for _ in range(2 * number("<I")):
-                name()
-            if file.tell() != path.stat().st_size:
-                raise refused
-    except (struct.error, IndexError) as error:
-        raise refused from error
+def check(folder: Path, shell: Shell, positions: int, quantization: str) -> None:
+    """Whether an export's files hold what its bundle implies. Raises UserError for the first that does not."""
+    if quantization not in files.QUANTIZATIONS:
+        raise UserError(f"{folder / MANIFEST}: there is no quantization {quantization[:40]!r}")
+    limit = shell.model_config.position.limit
+    tableless = shell.model_config.position.kind in TABLELESS
+    if not 0 <= positions < 1 << 32 or bool(positions) == tableless or (limit and positions != limit):
+        raise UserError(f"{folder / MANIFEST}: {positions} positions are not what config.json makes")
+    tokenizers = (shell.src_tokenizer, shell.tgt_tokenizer)
+    sizes = len(tokenizers[0]), len(tokenizers[1])
+    files.check_model(folder / MODEL, files.layout(shell.model_config, sizes, positions, quantization))
+    pieces = [tokenizer.pieces(range(size)) for tokenizer, size in zip(tokenizers, sizes, strict=True)]
+    shared = (folder / _SHARED[0]).exists()
+    for name, of_this in zip(_SHARED * 2 if shared else _BOTH, pieces, strict=True):
+        files.check_words(folder / name, of_this)
+    files.check_settings(folder, CONFIG, pieces[1])

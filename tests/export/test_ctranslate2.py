@@ -11,7 +11,7 @@ import torch
 
 from dragoman import bundle as bundles
 from dragoman.bundle import Bundle
-from dragoman.ctranslate2_engine import FOLDER, CTranslate2Engine
+from dragoman.ctranslate2_engine import FOLDER, CTranslate2Engine, check
 from dragoman.errors import UserError
 from dragoman.export import ctranslate2 as room
 from dragoman.model.shape import ModelConfig, PositionConfig
@@ -87,6 +87,18 @@ def test_every_shape_it_can_express_finds_the_hypotheses_and_scores_of_torch(
                 assert one.score == pytest.approx(other.score, abs=1e-3)
                 assert one.token_scores == pytest.approx(other.token_scores, abs=1e-3)
                 assert sum(one.token_scores) == pytest.approx(one.score * length, abs=1e-3)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_what_is_loaded_is_compared_with_what_is_written(
+    tiny_bundle: Bundle, tmp_path: Path, shape: dict
+) -> None:
+    bundle = shaped(tiny_bundle, **shape)
+    n_positions = room._n_positions(bundle)
+    for quantization in room.QUANTIZATIONS:
+        (tmp_path / quantization).mkdir()
+        room._write(bundle, tmp_path / quantization, n_positions, quantization)
+        check(tmp_path / quantization, bundle, n_positions, quantization)
 
 
 @pytest.mark.parametrize("both", [False, True])

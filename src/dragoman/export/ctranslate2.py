@@ -27,7 +27,8 @@ from torch import Tensor
 from dragoman import bundle as bundles
 from dragoman import ctranslate2_engine, durable, untrusted
 from dragoman.bundle import Bundle
-from dragoman.ctranslate2_engine import FORMAT_VERSION, CTranslate2Engine, Manifest, inexpressible
+from dragoman.ctranslate2_engine import FORMAT_VERSION, TABLELESS, CTranslate2Engine, Manifest, inexpressible
+from dragoman.ctranslate2_file import LAYER_NORM_EPSILON, QUANTIZATIONS
 from dragoman.data.corpus import clean_text
 from dragoman.description import MANIFEST
 from dragoman.errors import UserError, suggest
@@ -40,7 +41,6 @@ from dragoman.search.warp import NEVER
 from dragoman.special import BOS, EOS, UNK
 from dragoman.torch_engine import translate_ids
 
-QUANTIZATIONS = ("int8", "int16", "float32")
 SENTENCES = 100  # translated by both engines
 _FEWEST_POSITIONS = 1024
 _NEVER_BIAS = -1e9
@@ -72,6 +72,7 @@ def export(folder: Path, sentences: Sequence[str] = (), *, quantization: str = "
 
     def fill(new: Path) -> None:
         _write(bundle, new, n_positions, quantization)
+        ctranslate2_engine.check(new, bundle, n_positions, quantization)  # or nobody could load it
         CTranslate2Engine(new, bundle, n_positions)  # refuses what this machine cannot read
         files = {
             path.name: {"size": path.stat().st_size, "sha256": untrusted.sha256(path)}
@@ -103,7 +104,7 @@ def told(made: Path) -> str:
 def _n_positions(bundle: Bundle) -> int:
     """How long the table of positions is; 0: the scheme has none."""
     position = bundle.model_config.position
-    if position.kind in ("rope", "t5"):
+    if position.kind in TABLELESS:
         return 0
     if position.limit is not None:
         return position.limit
@@ -123,7 +124,7 @@ def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) ->
     )
     spec.config.decoder_start_token = pieces[1][BOS]
     spec.config.add_source_eos = True
-    spec.config.layer_norm_epsilon = 1e-5
+    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
     spec.validate()
     spec.optimize(quantization)
     spec.save(str(folder))
