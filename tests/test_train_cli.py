@@ -86,7 +86,7 @@ REFUSED = {
     "data.directions=[zh_en,zh_en]": ("data.directions names zh_en twice",),
     "data.max_tokens=100": ("data.max_tokens is 100", "data.max_length"),
     "search.kind=beem": ("search.kind=beem", "did you mean 'beam'"),
-    "search.beam_size=0": ("search.beam_size=0", "at least 1"),
+    "search.beam_size=0": ("search.beam_size=0", "from 1 to 1,000"),
     "name=a/b": ("name=a/b", "folder"),
     "seed=-1": ("seed=-1", "at least 0"),
 }

@@ -36,6 +36,17 @@ class Cache(Protocol):
 Step = Callable[["Tensor", Any], "Tensor"]
 
 KINDS = ("greedy", "beam", "sample")
+_BOUNDS: dict[str, tuple[float, float]] = {  # beyond them are mistakes, and bundles made to fill the memory
+    "beam_size": (1, 1_000),
+    "length_penalty": (-10, 10),
+    "n_best": (1, 1_000),
+    "temperature": (0.001, 1_000),
+    "top_k": (0, math.inf),
+    "top_p": (1e-6, 1),
+    "seed": (0, (1 << 63) - 1),
+    "max_length_a": (0, 100),
+    "max_length_b": (0, 10_000),
+}
 
 
 @dataclass(kw_only=True)
@@ -63,10 +74,10 @@ class SearchConfig:
             raise UserError(
                 f"search.kind={self.kind}: choose one of {', '.join(KINDS)}{suggest(self.kind, KINDS)}"
             )
-        if self.beam_size < 1:
-            raise UserError(f"search.beam_size={self.beam_size}: must be at least 1 (1 is greedy search)")
-        if self.n_best < 1:
-            raise UserError(f"search.n_best={self.n_best}: must be at least 1")
+        for key, (least, most) in _BOUNDS.items():
+            if not least <= getattr(self, key) <= most:  # neither is NaN
+                allowed = f"from {least:,} to {most:,}" if most < math.inf else f"at least {least}"
+                raise UserError(f"search.{key}={getattr(self, key)}: must be {allowed}")
         if self.kind == "beam" and self.n_best > self.beam_size:
             raise UserError(
                 f"search.n_best={self.n_best} is more than search.beam_size={self.beam_size}: "
@@ -76,17 +87,8 @@ class SearchConfig:
             raise UserError(
                 f"search.n_best={self.n_best}: greedy search has one answer; use kind=beam or sample"
             )
-        for key in ("length_penalty", "temperature", "top_p", "max_length_a"):
-            if not math.isfinite(getattr(self, key)):
-                raise UserError(f"search.{key}={getattr(self, key)}: must be a finite number")
-        if self.temperature <= 0:
-            raise UserError(f"search.temperature={self.temperature}: must be greater than 0")
-        if self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise UserError(
-                f"search.top_k={self.top_k}, top_p={self.top_p}: need top_k >= 0 and 0 < top_p <= 1"
-            )
-        if self.max_length_a < 0 or self.max_length_b < 0 or self.max_length_a + self.max_length_b <= 0:
-            raise UserError("search.max_length_a and max_length_b must not be negative, nor both 0")
+        if self.max_length_a + self.max_length_b <= 0:
+            raise UserError("search.max_length_a and max_length_b must not both be 0")
 
     def max_length(self, source_length: int) -> int:
         """The most pieces a translation of `source_length` pieces may have."""
