@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -64,19 +65,22 @@ def main() -> None:
 
 
 def trial(folder: Path, number: int, kills: list[Kill], wanted: str) -> bool:
-    """Begin a run, kill it so often, let it end; whether it ended as wanted."""
-    name, told = f"run{number}", []
+    """Begin a run, kill it so often, let it end; whether it went on where it had been saved, and ended as wanted."""
+    name, told, n_saved = f"run{number}", [], 0
     for kill in kills:
         while train(folder, name, workers=2 * (number % 2), kill=kill) is None:
             kill = 0.8 * kill if isinstance(kill, float) else kill  # it was too fast for us
             name += "again"
         when = f"after {kill:.2f} s" if isinstance(kill, float) else kill
         told.append(f"killed {when} (saved: step {saved_step(folder / name)})")
+        n_saved += any(path.suffix != ".part" for path in (folder / name).glob("last.ckpt*"))
     train(folder, name, workers=2 * (number % 2))
     got = outcome(folder / name)
-    verdict = "equal" if got == wanted else "DIFFERENT"
+    n_continued = len(re.findall("^going on with | is finished ", (folder / f"{name}.out").read_text(), re.M))
+    continued = n_continued == n_saved >= any(isinstance(kill, str) for kill in kills)
+    verdict = "BEGUN ANEW" if not continued else "equal" if got == wanted else "DIFFERENT"
     print(f"{', '.join(told):<66} {got} {verdict}", flush=True)
-    return got == wanted
+    return continued and got == wanted
 
 
 def train(folder: Path, name: str, *, workers: int = 0, kill: Kill | None = None) -> float | None:
