@@ -7,8 +7,12 @@ How long it will take, how much memory: python train.py experiment=zh_en preflig
 import os
 import sys
 
-from dragoman.doors import open_door
-from dragoman.experiments import CONFIGS, settings
+from dragoman.training.signals import stop_at_once
+
+stop_at_once()  # before what takes seconds to load
+
+from dragoman.doors import open_door  # noqa: E402
+from dragoman.experiments import CONFIGS, settings  # noqa: E402
 
 
 def main() -> None:

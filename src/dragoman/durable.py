@@ -6,7 +6,7 @@ opened again and compared with what was written; only then do the two change pla
 around them is forced to the disk too. A temporary never lies on another file system, where renaming would be copying.
 Killed at any moment, it leaves the old content, complete, or the new. For a folder, and where the last but one version
 is to be kept, there is an instant between two renames when it has its other name: .NAME.previous, see `current`, or
-NAME.previous. What a killed attempt leaves has a name that the next attempt uses again, so it needs no sweeping.
+NAME.previous. What a killed attempt leaves has a name that the next attempt uses again; see also `sweep`.
 
 Whatever the system refuses (no space, no permission, a folder that is gone) becomes a `UserError` that names the path
 and the bytes. This file knows about files and disks, and refuses to know what is in them.
@@ -137,6 +137,13 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         _remove(previous)
     except OSError as error:
         raise refusal(folder, error, size) from error
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed attempts left in a folder into which nobody else is writing now."""
+    for left in (*folder.glob("*.part"), *folder.glob(".*.new")):
+        with contextlib.suppress(OSError):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def current(folder: Path) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data.store import PairTable, Ragged, RaggedWriter, Texts, once
+from dragoman.data.store import PairTable, Ragged, RaggedWriter, Texts, once, one_at_a_time
 from dragoman.errors import UserError
 
 
@@ -108,3 +108,17 @@ def test_of_two_processes_that_want_the_same_folder_one_works(tmp_path: Path) ->
 def visible(folder: Path) -> list[str]:
     """What lies in a folder, but for locks."""
     return [path.name for path in folder.iterdir() if path.suffix != ".lock"]
+
+
+def test_what_killed_writers_left_beside_it_is_removed_and_what_others_write_now_is_not(
+    tmp_path: Path,
+) -> None:
+    for name in (".ids-1.new", ".ids-2.new", "texts-3"):
+        (tmp_path / name).mkdir()
+    with one_at_a_time(tmp_path / "ids-2"):
+        assert not once(tmp_path / "ids-4", lambda folder: None)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [
+        ".ids-2.new",
+        "ids-4",
+        "texts-3",
+    ]

@@ -76,6 +76,16 @@ def test_the_last_line_of_a_checkpoint_says_whose_it_is(tmp_path: Path) -> None:
     assert content.splitlines()[-1].startswith(b"dragoman checkpoint of run ours, step 7: ")
 
 
+def test_no_bit_of_the_last_line_can_flip_unnoticed(tmp_path: Path) -> None:
+    path = saved(tmp_path, 1200)
+    whole = path.read_bytes()
+    assert newest(tmp_path, None) == (path, "ours", 1200)
+    for at in range(whole.rindex(b"\ndragoman") * 8, len(whole) * 8):
+        path.write_bytes(whole[: at // 8] + bytes([whole[at // 8] ^ 1 << at % 8]) + whole[at // 8 + 1 :])
+        with pytest.raises(UserError, match="nothing to go on from"):
+            newest(tmp_path, None)
+
+
 def test_a_seal_does_not_make_a_hostile_archive_welcome(tmp_path: Path) -> None:
     """Anybody can write the line; what stands before it is looked through all the same."""
     with durable.replacing(tmp_path / LAST) as file:
@@ -83,8 +93,10 @@ def test_a_seal_does_not_make_a_hostile_archive_welcome(tmp_path: Path) -> None:
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("a/data.pkl", b"\x80\x02}.")
         file.write(packed.getvalue())
-        content = f"{file.size} bytes, sha256 {file.sha256.hexdigest()}"
-        file.write(f"\ndragoman checkpoint of run ours, step 1: {content}\n".encode())
+        size, sealed = file.size, file.sha256.copy()
+        sealed.update(b"run ours, step 1")
+        seal = f"\ndragoman checkpoint of run ours, step 1: {size} bytes, sha256 {sealed.hexdigest()}\n"
+        file.write(seal.encode())
     assert newest(tmp_path, "ours") is not None
     with pytest.raises(UserError, match="compressed"):
         SealedCheckpointIO().load_checkpoint(tmp_path / LAST)

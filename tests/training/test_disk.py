@@ -77,11 +77,14 @@ def test_a_full_data_cache_is_told_with_its_place_and_with_more_room_it_is_fille
     fit(config(cache=str(small_disk / "cache"), trainer={"max_steps": 1}))
 
 
+@pytest.mark.parametrize(
+    "often", [{"save_minutes": 0.0}, {"log_every": 1}], ids=["the checkpoint", "the curves"]
+)
 def test_a_run_whose_folder_goes_away_stops_and_does_not_make_another(
-    config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+    config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, often: dict
 ) -> None:
     run = Path(config().run_dir)
     at_step(7, monkeypatch, lambda: shutil.rmtree(run))
     with pytest.raises(UserError, match=r"cannot write .*run.*No such file or directory"):
-        fit(config(trainer={"save_minutes": 0.0}))
+        fit(config(trainer=often))
     assert not (run / "last.ckpt").exists()

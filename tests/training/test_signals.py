@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,21 @@ MOMENTS = {  # the nth call of what, and the step that is then saved
     "in the last validation": (Quality, "_translate", 3, 12),
     "in the validation of the mean": (Quality, "_translate", 4, 12),
     "at the very end": (Quality, "curve", 1, 12),
+    "making the export": (room, "export_bundle", 1, 12),
 }
+
+
+DOOR = Path(__file__).parents[2] / "train.py"
+LOADING = """
+class Slow:
+    def find_spec(self, name, *_):
+        if name == "hydra":
+            print("loading", flush=True)
+            time.sleep(60)
+
+sys.meta_path.insert(0, Slow())
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -68,6 +83,55 @@ def test_a_stop_at_any_moment_loses_nothing(
     assert losses(straight) == losses(broken)
     weights = [Path(c.run_dir, "bundle", "model.safetensors").read_bytes() for c in (straight, broken)]
     assert weights[0] == weights[1]
+    exports = [Path(c.run_dir, "bundle", "ctranslate2").is_dir() for c in (straight, broken)]
+    assert exports[0] == exports[1]
+
+
+def test_a_run_broken_off_before_its_export_is_not_finished(
+    config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def export(folder: Path, *_: object) -> None:
+        made.append(folder)
+        if len(made) == 1:
+            raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(room, "export_bundle", export)
+    with pytest.raises(Stopped):
+        fit(config())
+    fit(config())
+    fit(config())  # is finished by now
+    assert len(made) == 2
+
+
+def test_what_a_killed_run_had_begun_to_write_is_swept(config: Callable[..., Config]) -> None:
+    run = Path(fit(config())).parent
+    for left in (run / "last.ckpt.part", run / "snapshots" / "step-000000005.safetensors.part"):
+        left.parent.mkdir(exist_ok=True)
+        left.write_bytes(b"half")
+    (run / ".bundle.new").mkdir()
+    (run / ".bundle.new" / "model.safetensors").write_bytes(b"half")
+    fit(config())
+    assert not [path for path in run.rglob("*") if path.suffix in (".part", ".new")]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_stop_while_the_door_is_loading_is_one_line(tmp_path: Path, signum: int) -> None:
+    """And SIGUSR1 does nothing there: it saves, and nothing has been trained."""
+    command = [sys.executable, "-c", f"import runpy, sys, time\nsys.argv = [{str(DOOR)!r}]\n{LOADING}"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
+    process.send_signal(signal.SIGUSR1)
+    time.sleep(0.1)
+    assert process.poll() is None
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signum
+    assert err.splitlines() == ["stopped, and nothing is lost; the same command begins again"]
 
 
 def at_step(step: int, monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:

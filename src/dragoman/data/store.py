@@ -7,11 +7,13 @@ Refuses to know: what the rows mean, languages, tokenizers.
 """
 
 import itertools
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from dragoman import durable
 from dragoman.data.corpus import Pair
@@ -118,11 +120,19 @@ def once(folder: Path, fill: Callable[[Path], None]) -> bool:
         with one_at_a_time(folder):
             if folder.exists():
                 return True
+            _sweep(folder.parent)
             durable.replace_folder(folder, fill)
             return False
     except (OSError, durable.RefusalError) as error:
         why = error if isinstance(error, durable.RefusalError) else durable.refusal(folder, error)
         raise UserError(f"{why}; data.cache can name another place") from error
+
+
+def _sweep(cache: Path) -> None:
+    """Remove what others began to write here and were killed at: nobody holds its lock, and it may be gigabytes."""
+    for left in cache.glob(".*.new"):
+        with suppress(Timeout), one_at_a_time(cache / left.name[1 : -len(".new")]).acquire(timeout=0):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def one_at_a_time(path: Path) -> FileLock:

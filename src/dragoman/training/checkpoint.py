@@ -2,7 +2,7 @@
 
 A checkpoint ends with a line that says whose it is and what it should hold (`tail -n 1 last.ckpt`):
 
-    dragoman checkpoint of run 5f0c…, step 1200: 81,920 bytes, sha256 3a7b…
+    dragoman checkpoint of run 5f0c…, step 1200: 81,920 bytes, sha256 3a7b…   (of those bytes, and of the line up to :)
 
 torch.load does not see that line, and does not notice a flipped bit either; `newest` does. There are two: last.ckpt,
 and last.ckpt.previous, which stays until the next last.ckpt has been read back from the disk. A broken one is named,
@@ -26,7 +26,9 @@ from dragoman.errors import UserError
 from dragoman.training.run import is_first
 
 LAST = "last.ckpt"
-_SEAL = re.compile(rb"\ndragoman checkpoint of run (\w*), step (\d+): (\d+) bytes, sha256 ([0-9a-f]{64})\n\Z")
+_SEAL = re.compile(
+    rb"\ndragoman checkpoint of (run (\w*), step (\d+)): (\d+) bytes, sha256 ([0-9a-f]{64})\n\Z"
+)
 _LONGEST_SEAL = 300
 log = logging.getLogger(__name__)
 
@@ -46,8 +48,10 @@ class SealedCheckpointIO(CheckpointIO):
         with durable.replacing(Path(path), keep_previous=True) as file:
             torch.save(checkpoint, file)  # type: ignore[arg-type]  # it only ever writes
             about = f"run {checkpoint.get('run', '')}, step {checkpoint.get('global_step', 0)}"
-            content = f"{file.size} bytes, sha256 {file.sha256.hexdigest()}"
-            file.write(f"\ndragoman checkpoint of {about}: {content}\n".encode())
+            size, sealed = file.size, file.sha256.copy()
+            sealed.update(about.encode())
+            seal = f"\ndragoman checkpoint of {about}: {size} bytes, sha256 {sealed.hexdigest()}\n"
+            file.write(seal.encode())
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
@@ -100,7 +104,7 @@ def _read_seal(path: Path, run: str | None) -> Found | str:
         seal = _SEAL.search(file.read())
         if seal is None:
             return "is not a whole checkpoint of this program: truncated or foreign"
-        of_run, step, n_bytes, sha256 = (part.decode() for part in seal.groups())
+        about, of_run, step, n_bytes, sha256 = (part.decode() for part in seal.groups())
         if run and of_run != run:
             return "is a checkpoint of another run"
         sealed = size - len(seal[0])
@@ -109,6 +113,7 @@ def _read_seal(path: Path, run: str | None) -> Found | str:
         while sealed and (block := file.read(min(sealed, 1 << 20))):
             content.update(block)
             sealed -= len(block)
+    content.update(about.encode())
     if size - len(seal[0]) != int(n_bytes) or content.hexdigest() != sha256:
         return "is damaged: its content is not what its last line says"
     return Found(path, of_run, int(step))

@@ -6,6 +6,7 @@ finished one says so, a changed configuration is refused by naming what changed.
 
 import itertools
 import logging
+import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +58,7 @@ def fit(config: "Config") -> Path:
     except OSError as error:
         if error.errno not in durable.REFUSALS:
             raise
-        raise durable.refusal(Path(error.filename or run_dir), error) from error
+        raise durable.refusal(Path(os.fsdecode(error.filename or run_dir)), error) from error
 
 
 def _fit(config: "Config", run_dir: Path, signals: Signals) -> Path:
@@ -212,11 +213,14 @@ def _finish(
     trainer.logger.log_hyperparams(flatten(plain(config)), scores)  # type: ignore[union-attr]
     trainer.logger.save()  # type: ignore[union-attr]
     durable.write(run_dir / "curve.png", quality.curve())
-    write_metrics(news | {"finished": keeper.finished or "max_steps"})
     quality.say(f"done; the best model is in {run_dir / 'bundle'} (step {quality.best['step']})")
-    export_bundle(
-        run_dir / "bundle", [pair.src for pair in itertools.islice(data.validation, 200)], quality.say
-    )
+    with (
+        keeper.signals.patiently()
+    ):  # an import that is broken off would pass for a library that is not there
+        export_bundle(
+            run_dir / "bundle", [pair.src for pair in itertools.islice(data.validation, 200)], quality.say
+        )
+        write_metrics(news | {"finished": keeper.finished or "max_steps"})
 
 
 def _bundle_of(

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import socket
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -118,6 +119,8 @@ def open_run(config: "Config", run_dir: Path) -> dict[str, Any]:
     elif old is not None:  # it never came to training, so there is nothing that a change could spoil
         (run_dir / "data.json").unlink(missing_ok=True)
     run_dir.mkdir(parents=True, exist_ok=True)
+    for place in (run_dir, run_dir / "snapshots"):
+        durable.sweep(place)
     durable.write(saved, yaml.safe_dump(plain(config), allow_unicode=True, sort_keys=False).encode())
     return so_far
 
@@ -186,6 +189,13 @@ def quiet(run_dir: Path) -> None:
     package.setLevel(logging.INFO)
     package.propagate = False
     package.handlers = [handler]
+    threading.excepthook = _told_elsewhere
+
+
+def _told_elsewhere(failure: threading.ExceptHookArgs) -> None:
+    """What the disk refuses to TensorBoard's thread is told to the run, which ends in one line; no traceback beside."""
+    if getattr(failure.exc_value, "errno", None) not in durable.REFUSALS:
+        threading.__excepthook__(failure)
 
 
 def plain(config: Any) -> dict[str, Any]:
