@@ -3,6 +3,8 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "audit.py"
 SPEC = importlib.util.spec_from_file_location("audit", SCRIPT)
 assert SPEC is not None
@@ -27,6 +29,14 @@ def test_a_list_that_cannot_be_reached_is_no_clean_bill_and_no_failure() -> None
         told, n_vulnerable = audit.verdict(found)
         assert told.startswith("skipped")
         assert n_vulnerable == 0
+
+
+def test_without_pip_audit_it_is_skipped_with_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    audit.main()
+    assert capsys.readouterr().out.startswith("skipped: pip-audit is not installed")
 
 
 def test_a_vulnerable_version_is_named_with_the_release_that_mends_it() -> None:
