@@ -9,17 +9,20 @@ In a bundle the manifest is written anew for the damaged file, or its hash would
 import bz2
 import gzip
 import hashlib
+import importlib.util
 import io
 import json
 import lzma
 import random
 import shutil
+import signal
 import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,12 +30,14 @@ import torch
 import yaml
 import zstandard
 
-from dragoman import bundle, untrusted, vectors
+from dragoman import bundle, ctranslate2_engine, description, untrusted, vectors
 from dragoman.data import sources
 from dragoman.data.corpus import CorpusConfig, clean_text
 from dragoman.data.readers import check_packed
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
+from dragoman.export.ctranslate2 import export
+from dragoman.training import run
 
 ROWS = [
     ("好久不见。", "Long time no see."),
@@ -54,6 +59,8 @@ SALT = [
     *(b"-1", b"0", b"1e999", b"NaN", b"Infinity", b"null", b"true", b'""', b"9" * 30, b"[" * 3000, b'{"a":' * 1500),
     *((2**power).to_bytes(size, order) for power, size in ((31, 4), (62, 8)) for order in ("little", "big")),
 ]  # fmt: skip
+
+_PATIENCE = 30  # seconds
 
 
 @dataclass
@@ -96,13 +103,27 @@ def feed(target: Target, content: bytes, folder: Path) -> str:
     path = folder / target.name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(_PATIENCE)
     try:
         target.read(path)
+    except _HangsError:
+        return f"nothing after {_PATIENCE} s"
     except UserError as error:
         return "refused" if str(error) and "\n" not in str(error) else f"not one line: {str(error)!r}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+    finally:
+        signal.alarm(0)
     return "read"
+
+
+class _HangsError(BaseException):  # no reader takes it for what a file can be wrong with
+    """A reader did not come to an end."""
+
+
+def _give_up(*_: object) -> NoReturn:
+    raise _HangsError
 
 
 def damaged(target: Target, chance: random.Random) -> bytes:
@@ -140,7 +161,8 @@ def _accident(content: bytes, chance: random.Random) -> bytes:
 
 def every_target(good: bundle.Bundle, home: Path) -> list[Target]:
     """All kinds of files; `good` is saved under `home`."""
-    return [*corpora(), *word_vectors(), *parts_of_a_bundle(good, home), *files_of_a_run(good)]
+    bundles = parts_of_a_bundle(good, home)
+    return [*corpora(), *word_vectors(), *bundles, *parts_of_an_export(home), *files_of_a_run(good)]
 
 
 def corpora() -> list[Target]:
@@ -220,6 +242,24 @@ def parts_of_a_bundle(good: bundle.Bundle, home: Path) -> list[Target]:
     return [Target(name, (home / "good" / name).read_bytes(), load) for name in names]
 
 
+def parts_of_an_export(home: Path) -> list[Target]:
+    """Of the bundle that was saved under `home`, with which they are compared."""
+    if importlib.util.find_spec("ctranslate2") is None:
+        return []
+    made = export(home / "good", quantization="int8")
+    shell = description.load_shell(home / "good")
+    positions = untrusted.read_json(made, "manifest.json")["positions"]
+
+    def check(path: Path) -> None:
+        folder = home / "export"
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+        shutil.copy(path, folder / path.name)
+        ctranslate2_engine.check(folder, shell, positions, "int8")
+
+    names = ("model.bin", "shared_vocabulary.json", "config.json")
+    return [Target(f"export/{name}", (made / name).read_bytes(), check) for name in names]
+
+
 def files_of_a_run(good: bundle.Bundle) -> list[Target]:
     def read_tokenizer(path: Path) -> None:
         tokenizer = Tokenizer.load(path)
@@ -232,6 +272,7 @@ def files_of_a_run(good: bundle.Bundle) -> list[Target]:
     def read_checkpoint(path: Path) -> None:
         untrusted.read_archive(path)
 
+    metrics = {"run": "5f0c", "step": 5, "seconds": 1.5, "data": "a3", "average": None, "best": {"loss": 2.0}}
     settings = yaml.safe_dump(
         {"data": {"src": "zh", "max_tokens": 4096}, "model": {"dropout": 0.1}, "a": [1, None]}
     )
@@ -239,6 +280,8 @@ def files_of_a_run(good: bundle.Bundle) -> list[Target]:
         Target("src.model", Path(good.src_tokenizer.path).read_bytes(), read_tokenizer),
         Target("last.ckpt", checkpoint.getvalue(), read_checkpoint),
         Target("experiment.yaml", settings.encode(), untrusted.read_yaml),
+        Target("run/config.yaml", settings.encode(), run._read),
+        Target("run/metrics.json", json.dumps(metrics).encode(), run._metrics),
     ]
 
 

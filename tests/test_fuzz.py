@@ -31,7 +31,8 @@ def test_undamaged_files_are_read(targets: list[Target], tmp_path: Path) -> None
 def test_a_damaged_file_is_read_or_refused_in_one_line(targets: list[Target], tmp_path: Path) -> None:
     found = fuzz(targets, tmp_path, seed=SEED, rounds=30, minutes=MINUTES)
     n, refused = found.executions.total(), found.refused.total()
-    print(f"\nseed {SEED}: {n:,} executions, {refused:,} refused, {len(found.crashes)} crashes")
+    print(f"\nseed {SEED}, {len(targets)} kinds of file: {n:,} executions, {refused:,} refused, ", end="")
+    print(f"{len(found.crashes)} crashes")
     for name, content, _ in found.crashes:
         place = CRASHES / name / hashlib.sha256(content).hexdigest()[:12]
         place.parent.mkdir(parents=True, exist_ok=True)
