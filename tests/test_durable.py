@@ -1,9 +1,11 @@
 """Files and folders are old or new, and whole, whatever happens to the one who writes them."""
 
+import errno
 import os
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -93,21 +95,112 @@ def test_a_folder_whose_writer_is_killed_anywhere_is_old_or_new(tmp_path: Path) 
     assert n > 40
 
 
+def write_file(place: Path, content: bytes) -> None:
+    durable.write(place / "file", content)
+
+
+def write_folder(place: Path, content: bytes) -> None:
+    durable.replace_folder(place / "folder", lambda new: (new / "file").write_bytes(content) and None)
+
+
+WRITERS = pytest.mark.parametrize(
+    ("write", "written"), [(write_file, Path("file")), (write_folder, Path("folder", "file"))]
+)
+
+
+def at_fsync_of_files(do: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of forcing a file to the disk; folders are as ever."""
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda n: (do if stat.S_ISREG(os.fstat(n).st_mode) else fsync)(n))
+
+
+@WRITERS
 def test_what_the_disk_gives_back_is_compared_with_what_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[Path, bytes], None], written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(OLD)
+    write(tmp_path, OLD)
 
     def forget(handle: int) -> None:
-        with open(tmp_path / "file.part", "r+b") as file:
+        with open(f"/proc/self/fd/{handle}", "r+b") as file:
             file.write(b"X")
 
-    monkeypatch.setattr(os, "fsync", forget)
+    at_fsync_of_files(forget, monkeypatch)
     with pytest.raises(UserError, match="does not give back what was written"):
-        durable.write(path, NEW)
-    assert path.read_bytes() == OLD
-    assert os.listdir(tmp_path) == ["file"]
+        write(tmp_path, NEW)
+    assert (tmp_path / written).read_bytes() == OLD
+    assert os.listdir(tmp_path) == [written.parts[0]]
+
+
+@WRITERS
+def test_a_disk_that_fails_when_it_is_forced_changes_nothing(
+    write: Callable[[Path, bytes], None], written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is when many disks tell: a write before it ends in memory."""
+    write(tmp_path, OLD)
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    at_fsync_of_files(fail, monkeypatch)
+    with pytest.raises(UserError, match="Input/output error"):
+        write(tmp_path, NEW)
+    assert (tmp_path / written).read_bytes() == OLD
+    assert os.listdir(tmp_path) == [written.parts[0]]
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What the system is told to force, to rename and to remove, in this order."""
+    calls: list[tuple[str, ...]] = []
+
+    def watch(owner: object, name: str) -> None:
+        original = getattr(owner, name)
+
+        def watched(*args: int | Path, **kwargs: object) -> object:
+            paths = (f"/proc/self/fd/{arg}" if isinstance(arg, int) else arg for arg in args)
+            calls.append((name, *(os.path.relpath(os.path.realpath(path), tmp_path) for path in paths)))
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    for owner, name in ((os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree")):
+        watch(owner, name)
+    return calls
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name_and_then_the_name_is(
+    tmp_path: Path, told: list[tuple[str, ...]]
+) -> None:
+    """No kill can show this: the system remembers for a killed program what a power cut would take."""
+    (tmp_path / "file").write_bytes(OLD)
+    with durable.replacing(tmp_path / "file", keep_previous=True) as file:
+        file.write(NEW)
+    assert told == [
+        ("fsync", "file.part"),
+        ("replace", "file", "file.previous"),
+        ("replace", "file.part", "file"),
+        ("fsync", "."),
+    ]
+
+
+def test_all_of_a_folder_is_on_the_disk_before_it_gets_its_name_and_the_old_one_goes_last(
+    tmp_path: Path, told: list[tuple[str, ...]]
+) -> None:
+    def fill(new: Path) -> None:
+        (new / "inner").mkdir()
+        for name in ("a", "inner/b"):
+            (new / name).write_bytes(NEW)
+
+    (tmp_path / "folder").mkdir()
+    durable.replace_folder(tmp_path / "folder", fill)
+    new = ".folder.new"
+    assert set(told[:4]) == {("fsync", path) for path in (new, f"{new}/a", f"{new}/inner", f"{new}/inner/b")}
+    assert told[4:] == [
+        ("rename", "folder", ".folder.previous"),
+        ("rename", new, "folder"),
+        ("fsync", "."),
+        ("rmtree", ".folder.previous"),
+    ]
 
 
 @contextmanager

@@ -177,7 +177,10 @@ def force_to_disk(path: Path) -> None:
 
 
 def _settle(path: Path) -> int:
-    """Force a file that others wrote to the disk and see that it is there; its size."""
+    """Force a file that others wrote to the disk; its size.
+
+    Nobody counted what they wrote: the disk has to give back what the system remembers of it before it is forced.
+    """
     with open(path, "rb") as file:
         written = hashlib.file_digest(file, "sha256").hexdigest()
     force_to_disk(path)
