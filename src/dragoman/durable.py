@@ -154,7 +154,8 @@ def current(folder: Path) -> Path:
 
 def refusal(path: Path, error: OSError, size: int | None = None) -> RefusalError:
     """`error` in words: what could not be written, why, after how many bytes, and how many there is room for."""
-    there = next((parent for parent in path.absolute().parents if parent.is_dir()), Path())
+    parents = path.absolute().parents  # os.path, for Path.is_dir raises where it may not look
+    there = next((parent for parent in parents if os.path.isdir(parent)), Path())
     after = f"after {size:,} bytes; " if size is not None else ""
     return RefusalError(
         f"cannot write {path}: {error.strerror or error} ({after}{shutil.disk_usage(there).free:,} bytes are free "
