@@ -28,11 +28,17 @@ def config(tmp_path):
     (tmp_path / "phrases.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def make(
-        name: str, *, dropout: float = 0.0, max_steps: int = 6, save_minutes: float = 5.0, **training
+        name: str,
+        *,
+        dropout: float = 0.0,
+        max_steps: int = 6,
+        save_minutes: float = 5.0,
+        validate_every: int = 3,
+        **training,
     ) -> Config:
         sizes = {"d_model": 32, "d_ff": 64, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1}
-        watching = {"validate_every": 3, "log_every": 1, "validation_pairs": 2, "samples": 0}
-        watching["save_minutes"] = save_minutes
+        watching = {"log_every": 1, "validation_pairs": 2, "samples": 0}
+        watching |= {"save_minutes": save_minutes, "validate_every": validate_every}
         return Config(
             name=name,
             run_dir=str(tmp_path / name),
@@ -125,8 +131,10 @@ def test_the_count_in_a_row_survives_a_stop(config, monkeypatch):
     assert checkpoint(config("run"))["skipped"] == [2, 2]
 
 
-def test_weights_that_are_no_longer_finite_are_never_saved(config):
-    run = config("run", lr=1e38, warmup_steps=0, clip_norm=0.0, max_skipped=1000)
+@pytest.mark.parametrize("between", [False, True], ids=["at a validation", "between two"])
+def test_weights_that_are_no_longer_finite_are_never_saved(config, between):
+    often = {"save_minutes": 0.0, "validate_every": 1000} if between else {}
+    run = config("run", lr=1e38, warmup_steps=0, clip_norm=0.0, max_skipped=1000, **often)
     with pytest.raises(UserError, match="no longer finite"):
         fit(run)
     assert not (Path(run.run_dir) / LAST).exists()
