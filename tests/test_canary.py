@@ -9,7 +9,9 @@ import io
 import json
 import os
 import pickle
+import pickletools
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -27,6 +29,7 @@ from sentencepiece import sentencepiece_model_pb2 as proto
 
 from dragoman import untrusted
 from dragoman.config import Config
+from dragoman.errors import UserError
 from dragoman.experiments import CONFIGS
 from dragoman.training.run import plain
 
@@ -225,6 +228,42 @@ def test_the_canary_lives_and_the_file_is_refused_in_one_line(
     assert "\n" not in told.strip()
     assert len(told) < 1000
     REFUSED.append(name)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_the_canary_lives_even_where_nobody_looked_through_the_archive(
+    legacy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two things guard it. The other tests meet the first one alone, so here it lets everything pass."""
+    canary = tmp_path / "canary"
+    (tmp_path / "evil.ckpt").write_bytes(torch_saved({"state_dict": Evil(canary)}, legacy=legacy))
+    monkeypatch.setattr(untrusted, "check_archive", lambda path: None)
+    with pytest.raises(UserError, match="not a checkpoint of training: Weights only load failed"):
+        untrusted.read_archive(tmp_path / "evil.ckpt")
+    assert not canary.exists()
+
+
+NAMES_SOMETHING = {
+    "GLOBAL": (b"cposix\nsystem\n.", "'posix system'"),
+    "GLOBAL, nearly one of ours": (b"ctorch._utils\n_rebuild_tensor_v2.__globals__.get\n.", "'torch._utils _reb"),
+    "INST": (b"(S'true'\niposix\nsystem\n.", "'posix system'"),
+    "STACK_GLOBAL": (pickle.dumps(os.system), "'None'"),
+    "EXT1": (b"\x82\x01.", "'1'"),
+    "EXT2": (b"\x83\x01\x01.", "'257'"),
+    "EXT4": (b"\x84\x01\0\0\1.", "'16777217'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", NAMES_SOMETHING)
+def test_an_archive_that_names_what_could_be_called_is_refused_before_torch_sees_it(
+    code: str, tmp_path: Path
+) -> None:
+    """The first of the two guards, alone: torch has let things pass that it should not have."""
+    pickled, name = NAMES_SOMETHING[code]
+    assert {found.name for found, *_ in pickletools.genops(pickled)} & {code.split(",")[0]}
+    (tmp_path / "evil.ckpt").write_bytes(zipped({"archive/data.pkl": pickled}))
+    with pytest.raises(UserError, match=f"it asks for {re.escape(name)}"):
+        untrusted.check_archive(tmp_path / "evil.ckpt")
 
 
 def test_the_canary_would_die_if_anything_were_unpickled(tmp_path: Path) -> None:
