@@ -1,5 +1,6 @@
 """A run that is told to stop, or to save, at any moment: it does, and goes on as if nothing had been."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -12,12 +13,14 @@ from typing import Any
 
 import pytest
 from lightning.pytorch import Callback
+from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 
 from dragoman import bundle, durable
 from dragoman.config import Config
 from dragoman.data.datamodule import TranslationData
 from dragoman.errors import UserError
 from dragoman.training import fit as room
+from dragoman.training import run as folder
 from dragoman.training.checkpoint import LAST, newest
 from dragoman.training.fit import fit
 from dragoman.training.quality import Quality
@@ -151,9 +154,10 @@ def test_asked_to_save_it_saves_and_goes_on(
 ) -> None:
     steps: list[int] = []
     at_step(3, monkeypatch, lambda: os.kill(os.getpid(), signal.SIGUSR1))
-    at_step(4, monkeypatch, lambda: steps.append(checkpoint(config())["global_step"]))
+    for later in (4, 5):
+        at_step(later, monkeypatch, lambda: steps.append(checkpoint(config())["global_step"]))
     fit(config())
-    assert steps == [3]
+    assert steps == [3, 3]  # asked once, it saves once
     assert checkpoint(config())["global_step"] == 12
 
 
@@ -198,6 +202,35 @@ def test_a_second_process_is_told_who_trains_there_and_a_dead_holder_holds_nothi
         holder.wait()
     with lock(run):
         pass
+
+
+def test_workers_that_a_killed_holder_left_behind_hold_its_folder_only_until_they_notice(
+    tmp_path: Path,
+) -> None:
+    heard, said = os.pipe()
+    holder = os.fork()
+    if not holder:
+        try:
+            with lock(tmp_path / "run"):
+                myself = os.getpid()
+            # By hand: not every version of filelock lets a child inherit.
+            fcntl.flock(os.open(tmp_path / ".run.lock", os.O_RDWR), fcntl.LOCK_EX)
+            if os.fork():
+                os.write(said, b"held")
+                time.sleep(60)
+            while os.getppid() == myself:
+                time.sleep(0.05)
+            time.sleep(0.3)
+        finally:
+            os._exit(0)
+    os.close(said)
+    with open(heard, "rb") as pipe:
+        assert pipe.read(4) == b"held"
+    os.kill(holder, signal.SIGKILL)
+    os.waitpid(holder, 0)
+    with lock(tmp_path / "run"):
+        pass
+    assert folder._ORPHAN_SECONDS > 2 * MP_STATUS_CHECK_INTERVAL  # how often a DataLoader's workers look
 
 
 @pytest.mark.slow
