@@ -88,3 +88,16 @@ def test_a_run_whose_folder_goes_away_stops_and_does_not_make_another(
     with pytest.raises(UserError, match=r"cannot write .*run.*No such file or directory"):
         fit(config(trainer=often))
     assert not (run / "last.ckpt").exists()
+
+
+def test_a_corpus_that_goes_away_while_a_run_trains_is_not_missed(
+    config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {"max_steps": 4, "validate_every": 100}
+    straight = config("straight", trainer=short)
+    bereft = config("bereft", trainer=short, cache=str(tmp_path / "own"))
+    fit(straight)
+    at_step(2, monkeypatch, (tmp_path / "phrases.tsv").unlink)
+    fit(bereft)
+    assert not (tmp_path / "phrases.tsv").exists()
+    assert_same_state(straight, bereft)
