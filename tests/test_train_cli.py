@@ -5,6 +5,7 @@ processes of their own show that train.py says the same on stderr and leaves wit
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,12 +15,15 @@ import pytest
 import torch
 import yaml
 
+from doors import Door
 from dragoman.config import Config, check
 from dragoman.data.corpus import CorpusConfig
 from dragoman.data.datamodule import DataConfig
+from dragoman.doors import open_door
 from dragoman.errors import UserError
 from dragoman.experiments import choices, settings
 from dragoman.training.fit import TrainerConfig, fit
+from dragoman.training.signals import Stopped
 
 ROOT = Path(__file__).parents[1]
 
@@ -227,3 +231,32 @@ def test_a_run_refused_for_its_corpus_can_be_begun_anew_with_another(tmp_path: P
         fit(run(tmp_path, CorpusConfig(path="tatoba")))
     with pytest.raises(UserError, match="no corpus 'other'"):
         fit(run(tmp_path, CorpusConfig(path="other")))
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_door_leaves_with_the_code_of_the_signal_that_stopped_the_run(
+    signum: int,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    def stopped(config: Config) -> None:
+        raise Stopped(signum, Path("last.ckpt"))
+
+    monkeypatch.setattr("dragoman.training.fit.fit", stopped)
+    done = Door("train.py", tmp_path, monkeypatch, capsysbinary)("experiment=smoke", code=code)
+    assert done.err == "stopped and saved in last.ckpt; the same command goes on from there\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_ends_any_door_with_a_word_and_the_same_code(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    def main() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as left:
+        open_door(main)
+    assert left.value.code == 130
+    assert capsysbinary.readouterr() == (b"", b"stopped\n")
