@@ -6,6 +6,7 @@ taken. Text that begins with '-' goes after ' -- '.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -109,6 +110,8 @@ def main() -> None:
 
 def check_what_is_shown(args: argparse.Namespace) -> None:
     """Refuses what cannot be: found out before a model is loaded."""
+    if args.attention and args.output and os.path.realpath(args.attention) == os.path.realpath(args.output):
+        raise UserError(f"--attention and --output both name {args.output}: one file cannot hold both")
     if args.attention and len(args.text) != 1:
         raise UserError("--attention pictures one sentence: give it as the one argument")
     if args.attention and Path(args.attention).suffix.lower() not in (".png", ".html"):

@@ -224,6 +224,8 @@ def test_without_a_model_the_command_that_makes_one_is_named(door: Door, tmp_pat
         (("好", "--embed", "a.npy", "--json"), "--json"),
         (("好", "--embed", "a.npy", "--output", "b"), "--output"),
         (("好", "--embed", "a.npy", "--attention", "b.png"), "--attention"),
+        (("好", "--attention", "a.png", "--output", "./a.png"), "both name"),
+        (("好", "--output", ".", "--overwrite"), ". is a folder"),
         (("好", "--embed", "no/such/folder/a.npy"), "no/such/folder"),
     ],
 )
@@ -243,6 +245,39 @@ def test_a_failed_run_leaves_no_output_behind(door: Door, tmp_path: Path) -> Non
     files = ("--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out"))
     door.refused(*files, "--model", "nowhere")
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+def test_a_pipe_and_a_device_are_written_into_and_never_replaced(door: Door, tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "null"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    door("好久不见", "我爱你", "--output", str(pipe), "--overwrite")
+    assert reader.communicate(timeout=60)[0].count(b"\n") == 2
+    assert pipe.is_fifo()
+    link.symlink_to(os.devnull)
+    door("好久不见", "--output", str(link), "--overwrite")
+    assert link.is_symlink()
+    assert link.is_char_device()
+    assert sorted(tmp_path.iterdir()) == [link, pipe]
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_written(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    file, link = tmp_path / "folder" / "file", tmp_path / "link"
+    link.symlink_to(file)
+    door("好久不见", "--output", str(link))
+    assert "exists already" in door.refused("好久不见", "我爱你", "--output", str(link))
+    door("好久不见", "我爱你", "--output", str(link), "--overwrite")
+    assert link.is_symlink()
+    assert file.read_text().count("\n") == 2
+    assert list((tmp_path / "folder").iterdir()) == [file]
+
+
+def test_no_file_of_the_user_is_taken_for_a_leftover(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "out.part").write_text("mine")
+    door("好久不见", "--output", str(tmp_path / "out"))
+    assert (tmp_path / "out.part").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.part"]
 
 
 def test_text_beginning_with_a_dash_goes_after_two(door: Door) -> None:

@@ -14,6 +14,7 @@ import dataclasses
 import errno
 import itertools
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -162,12 +163,42 @@ def count_lines(path: str) -> int | None:
 
 @contextmanager
 def new_file(path: str | Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only when it is complete, and never in place of another unasked."""
-    path = Path(path)
-    if path.exists() and not overwrite:
+    """A file that appears under its name only when it is complete, and never in place of another unasked.
+
+    Of a link, what it leads to is written; a pipe or a device is written into, for there is nothing to replace.
+    """
+    if _is_stream(path):
+        with _into(path) as stream:
+            yield stream
+        return
+    if os.path.exists(path) and not os.path.isfile(path):
+        what = "a folder" if os.path.isdir(path) else "not a file"
+        raise UserError(f"{path} is {what} and is left as it is: name a file to write")
+    if os.path.exists(path) and not overwrite:
         raise UserError(f"{path} exists already and is left as it is; --overwrite replaces it")
-    with durable.replacing(path) as file:
+    target = Path(os.path.realpath(path) if os.path.islink(path) else path)
+    with durable.replacing(target, among_others=True) as file:
         yield file  # type: ignore[misc]  # it can be written to, which is all that is asked of it
+
+
+def _is_stream(path: str | Path) -> bool:
+    """Whether it is a pipe, a terminal or the like."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+@contextmanager
+def _into(path: str | Path) -> Iterator[IO[bytes]]:
+    try:
+        with open(path, "wb") as file:
+            yield file
+    except BrokenPipeError:  # its reader does not want to hear any more
+        raise
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def load_translator(

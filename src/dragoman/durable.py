@@ -6,7 +6,8 @@ opened again and compared with what was written; only then do the two change pla
 around them is forced to the disk too. A temporary never lies on another file system, where renaming would be copying.
 Killed at any moment, it leaves the old content, complete, or the new. For a folder, and where the last but one version
 is to be kept, there is an instant between two renames when it has its other name: .NAME.previous, see `current`, or
-NAME.previous. What a killed attempt leaves has a name that the next attempt uses again; see also `sweep`.
+NAME.previous. What a killed attempt leaves has a name that the next attempt uses again, see also `sweep`; only beside
+files that are not ours it has a name of its own, for NAME.part might be somebody's.
 
 Whatever the system refuses (no space, no permission, a folder that is gone) becomes a `UserError` that names the path
 and the bytes. This file knows about files and disks, and refuses to know what is in them.
@@ -17,6 +18,7 @@ import errno
 import hashlib
 import io
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,17 +64,18 @@ class Tally(io.BufferedIOBase):
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[Tally]:
+def replacing(path: Path, *, keep_previous: bool = False, among_others: bool = False) -> Iterator[Tally]:
     """A file to write into; it appears as `path` when the block has ended and the disk has given it back unchanged.
 
-    With `keep_previous` the old one stays as NAME.previous. Raises what the block raises, and UserError when the file
-    system refuses; `path` is then as it was.
+    With `keep_previous` the old one stays as NAME.previous; with `among_others` the folder is the user's, and no name
+    in it is taken for a leftover of ours. Raises what the block raises, and UserError when the file system refuses;
+    `path` is then as it was.
     """
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(_unheard_of(path.name) if among_others else path.name + ".part")
     size = 0
     try:
         try:
-            with open(part, "wb") as file, Tally(file) as tally:
+            with open(part, "xb" if among_others else "wb") as file, Tally(file) as tally:
                 try:
                     yield tally
                     file.flush()
@@ -196,6 +199,11 @@ def _verify(path: Path, sha256: str) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise OSError(errno.EIO, "the disk does not give back what was written")
+
+
+def _unheard_of(name: str) -> str:
+    """Short enough for any file system, and nobody else's."""
+    return f"{name[:40]}.{secrets.token_hex(8)}.part"
 
 
 def _sibling(folder: Path, role: str) -> Path:
