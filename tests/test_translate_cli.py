@@ -247,39 +247,6 @@ def test_a_failed_run_leaves_no_output_behind(door: Door, tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
-def test_a_pipe_and_a_device_are_written_into_and_never_replaced(door: Door, tmp_path: Path) -> None:
-    pipe, link = tmp_path / "pipe", tmp_path / "null"
-    os.mkfifo(pipe)
-    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
-    door("好久不见", "我爱你", "--output", str(pipe), "--overwrite")
-    assert reader.communicate(timeout=60)[0].count(b"\n") == 2
-    assert pipe.is_fifo()
-    link.symlink_to(os.devnull)
-    door("好久不见", "--output", str(link), "--overwrite")
-    assert link.is_symlink()
-    assert link.is_char_device()
-    assert sorted(tmp_path.iterdir()) == [link, pipe]
-
-
-def test_a_link_stays_one_and_what_it_leads_to_is_written(door: Door, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    file, link = tmp_path / "folder" / "file", tmp_path / "link"
-    link.symlink_to(file)
-    door("好久不见", "--output", str(link))
-    assert "exists already" in door.refused("好久不见", "我爱你", "--output", str(link))
-    door("好久不见", "我爱你", "--output", str(link), "--overwrite")
-    assert link.is_symlink()
-    assert file.read_text().count("\n") == 2
-    assert list((tmp_path / "folder").iterdir()) == [file]
-
-
-def test_no_file_of_the_user_is_taken_for_a_leftover(door: Door, tmp_path: Path) -> None:
-    (tmp_path / "out.part").write_text("mine")
-    door("好久不见", "--output", str(tmp_path / "out"))
-    assert (tmp_path / "out.part").read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.part"]
-
-
 def test_text_beginning_with_a_dash_goes_after_two(door: Door) -> None:
     assert door("--", "-五度", "--beam").out.count(b"\n") == 2
 

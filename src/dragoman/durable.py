@@ -96,7 +96,7 @@ def replacing(path: Path, *, keep_previous: bool = False, among_others: bool = F
     except BrokenPipeError:  # of the block: somebody does not want to hear any more
         raise
     except OSError as error:
-        raise refusal(path, error, size) from error
+        raise refusal(path, error, size, goes_on=not among_others) from error
 
 
 def write(path: Path, content: bytes) -> None:
@@ -155,14 +155,19 @@ def current(folder: Path) -> Path:
     return previous if previous.is_dir() and not folder.exists() else folder
 
 
-def refusal(path: Path, error: OSError, size: int | None = None) -> RefusalError:
-    """`error` in words: what could not be written, why, after how many bytes, and how many there is room for."""
+def refusal(path: Path, error: OSError, size: int | None = None, *, goes_on: bool = True) -> RefusalError:
+    """`error` in words: what could not be written, why, after how many bytes, and how many there is room for.
+
+    `goes_on`: what was to be written belongs to work that the same command takes up again.
+    """
     parents = path.absolute().parents  # os.path, for Path.is_dir raises where it may not look
     there = next((parent for parent in parents if os.path.isdir(parent)), Path())
     after = f"after {size:,} bytes; " if size is not None else ""
+    kept = ". What was there before is kept" if os.path.exists(path) else ""
+    then = "; when this is mended, the same command goes on" if goes_on else ""
     return RefusalError(
         f"cannot write {path}: {error.strerror or error} ({after}{shutil.disk_usage(there).free:,} bytes are free "
-        "there). What was there before is kept; when this is mended, the same command goes on"
+        f"there){kept}{then}"
     )
 
 

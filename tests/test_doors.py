@@ -1,0 +1,58 @@
+"""What every command line does with the files it is to write, its streams, and signals."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from doors import Door
+from dragoman import durable
+from dragoman.errors import UserError
+
+
+@pytest.fixture
+def door(
+    tiny_bundle_folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Door:
+    """translate.py in a folder with a model under runs/."""
+    return Door("translate.py", tiny_bundle_folder.parents[2], monkeypatch, capfdbinary)
+
+
+def test_a_pipe_and_a_device_are_written_into_and_never_replaced(door: Door, tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "null"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    door("好久不见", "我爱你", "--output", str(pipe), "--overwrite")
+    assert reader.communicate(timeout=60)[0].count(b"\n") == 2
+    assert pipe.is_fifo()
+    link.symlink_to(os.devnull)
+    door("好久不见", "--output", str(link), "--overwrite")
+    assert link.is_symlink()
+    assert link.is_char_device()
+    assert sorted(tmp_path.iterdir()) == [link, pipe]
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_written(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    file, link = tmp_path / "folder" / "file", tmp_path / "link"
+    link.symlink_to(file)
+    door("好久不见", "--output", str(link))
+    assert "exists already" in door.refused("好久不见", "我爱你", "--output", str(link))
+    door("好久不见", "我爱你", "--output", str(link), "--overwrite")
+    assert link.is_symlink()
+    assert file.read_text().count("\n") == 2
+    assert list((tmp_path / "folder").iterdir()) == [file]
+
+
+def test_no_file_of_the_user_is_taken_for_a_leftover(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "out.part").write_text("mine")
+    door("好久不见", "--output", str(tmp_path / "out"))
+    assert (tmp_path / "out.part").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.part"]
+
+
+def test_a_run_is_told_how_it_goes_on_and_an_output_is_not(door: Door, tmp_path: Path) -> None:
+    assert "goes on" not in door.refused("好", "--output", str(tmp_path / "no" / "folder"))
+    with pytest.raises(UserError, match="the same command goes on"):
+        durable.write(tmp_path / "no" / "metrics.json", b"{}")
