@@ -56,3 +56,14 @@ def test_a_run_is_told_how_it_goes_on_and_an_output_is_not(door: Door, tmp_path:
     assert "goes on" not in door.refused("好", "--output", str(tmp_path / "no" / "folder"))
     with pytest.raises(UserError, match="the same command goes on"):
         durable.write(tmp_path / "no" / "metrics.json", b"{}")
+
+
+def test_a_closed_standard_stream_is_like_dev_null(door: Door, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    for closed in (0, 1, 2):
+        done = door.process("好", "--output", out, "--overwrite", preexec_fn=lambda n=closed: os.close(n))
+        assert done.returncode == 0
+        assert Path(out).read_bytes().count(b"\n") == 1
+    done = door.process(capture_output=True, preexec_fn=lambda: os.close(0))
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b"Traceback" not in done.stderr

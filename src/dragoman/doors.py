@@ -57,6 +57,7 @@ def open_door(main: Callable[[], None]) -> None:
     """Run a door: mistakes in one line and exit code 2, a closed pipe quietly, Ctrl-C without a traceback."""
     try:
         with plain_errors():
+            _open_what_is_closed()
             for stream in (sys.stdout, sys.stderr):
                 stream.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
             try:
@@ -73,6 +74,13 @@ def open_door(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
+
+
+def _open_what_is_closed() -> None:
+    """A standard stream that whoever started the program has closed is like /dev/null, or the next file would be it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # to stay open
 
 
 def _silence_stdout() -> None:
