@@ -7,6 +7,8 @@ A bundle may come from anywhere, so nothing in it is believed (see untrusted.py)
 checked against its type and bounds, every file against the manifest. Each refusal is one line.
 """
 
+import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -22,6 +24,7 @@ from dragoman.search.hypothesis import SearchConfig
 
 FORMAT_VERSION = 1
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 WEIGHTS, CONFIG, MANIFEST = "model.safetensors", "config.json", "manifest.json"
 _MOST = {  # no honest model is larger
     "d_model": 1 << 16,
@@ -143,7 +146,7 @@ def settled(asked: Path, read: Callable[[Path], T]) -> T:
 def locate(folder: Path) -> Path:
     """The bundle folder meant by `folder`: a bundle, or a run that has one."""
     inner = durable.current(folder / "bundle")
-    return inner if inner.is_dir() else durable.current(folder)
+    return inner if os.path.isdir(inner) else durable.current(folder)
 
 
 def describe(folder: Path) -> Description:
@@ -172,13 +175,17 @@ def describe(folder: Path) -> Description:
 
 def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this input") -> Path:
     """The bundle in `runs` saved last, one direction of which `fits` what is `wanted`; practice runs do not count."""
-    folders = sorted(
-        {durable.current(run / "bundle") for run in runs.glob("*") if run.name not in _PRACTICE_RUNS}
-    )
-    whole = [folder for folder in folders if (folder / CONFIG).is_file()]
-    by_age = sorted(whole, key=lambda folder: (folder / CONFIG).stat().st_mtime_ns, reverse=True)
-    others = []
-    for folder in by_age:
+    folders = {durable.current(run / "bundle") for run in runs.glob("*") if run.name not in _PRACTICE_RUNS}
+    saved, others = {}, []
+    for folder in sorted(folders):
+        try:
+            saved[folder] = (folder / CONFIG).stat().st_mtime_ns
+        except PermissionError as error:  # somebody else's
+            others.append(f"{folder} cannot be read ({error.strerror})")
+            log.warning("note: %s: it is passed over", others[-1])
+        except OSError:
+            pass  # no bundle yet
+    for folder in sorted(saved, key=lambda folder: saved[folder], reverse=True):
         try:
             description = describe(folder)
         except UserError as error:  # not a reason to stop: an older one may do

@@ -66,6 +66,8 @@ def open_door(main: Callable[[], None]) -> None:
             except BrokenPipeError:
                 _silence_stdout()
                 sys.exit(0)
+            except PermissionError as error:
+                raise UserError(f"cannot open {error.filename}: {error.strerror}") from error
             except OSError as error:
                 if error.errno not in _FULL:
                     raise

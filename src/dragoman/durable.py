@@ -152,7 +152,7 @@ def sweep(folder: Path) -> None:
 def current(folder: Path) -> Path:
     """Where the complete version of `folder` is; `folder` itself when there is none at all."""
     previous = _sibling(folder, "previous")
-    return previous if previous.is_dir() and not folder.exists() else folder
+    return previous if os.path.isdir(previous) and not os.path.exists(folder) else folder
 
 
 def refusal(path: Path, error: OSError, size: int | None = None, *, goes_on: bool = True) -> RefusalError:

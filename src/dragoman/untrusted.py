@@ -39,9 +39,12 @@ _FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # and the bytes of one
 def regular_file(folder: Path, name: str) -> Path:
     """`folder`/`name`, when that is a file and lies in the folder (a link may not lead out of it)."""
     path = folder / name
-    if not path.is_file():
-        what = "is not a file" if path.exists() else "is missing"
-        raise UserError(f"{folder} is not a complete bundle: {name} {what}")
+    try:
+        if not path.is_file():
+            what = "is not a file" if path.exists() else "is missing"
+            raise UserError(f"{folder} is not a complete bundle: {name} {what}")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
     if not path.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{path} is a link that leads out of its folder: refused")
     return path
