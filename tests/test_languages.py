@@ -43,6 +43,22 @@ def test_directions_that_cannot_be_are_refused_in_one_line_naming_the_key(names:
 
 
 @pytest.mark.parametrize(
+    "code",
+    ["", "\x1b[31mzh\n", "zh\n", "zh ", "../../etc", "中文", "\ud800", "-zh", "zh--Hant", "z" * 36, "2en"],
+)
+def test_what_is_no_code_is_refused_and_shown_without_its_controls(code: str) -> None:
+    for languages, key in (((code, "en"), "data.src"), (("en", code), "data.tgt")):
+        with pytest.raises(UserError, match=f"{key}: .* is no code") as caught:
+            directions([], *languages, key="data.directions")
+        assert str(caught.value).isprintable()
+        assert str(caught.value).isascii()
+
+
+def test_a_mistake_is_shown_without_the_controls_of_what_it_quotes() -> None:
+    assert str(UserError("a\x1b[2J\x9b\udc80\u202eb\n你　好")) == "a\\x1b[2J\\x9b\\udc80\\u202eb 你　好"
+
+
+@pytest.mark.parametrize(
     ("text", "direction"),
     [
         ("好久不见", THERE),

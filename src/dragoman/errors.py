@@ -6,16 +6,23 @@ a fault of the program and keeps its traceback.
 """
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+# Controls, those that turn the direction of writing, and halves of characters.
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class UserError(Exception):
     """Something the user can mend. The message is the whole story, in one line: no traceback is shown."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split("\n")).strip())  # what is quoted in it may have more
+        line = " ".join(message.split("\n")).strip()  # what is quoted in it may have more
+        super().__init__(
+            _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], line)
+        )  # nor shall it steer a terminal
 
 
 def suggest(word: str, choices: Iterable[str]) -> str:

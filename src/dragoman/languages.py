@@ -4,6 +4,7 @@ Codes are as users write them: zh, zh-Hant, cmn, en_GB. It knows scripts, and re
 and English look the same to it.
 """
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from dragoman.errors import UserError, suggest
 _SHORT = {"zho": "zh", "chi": "zh", "cmn": "zh", "jpn": "ja", "kor": "ko", "eng": "en"}
 CHINESE = frozenset(("zh", "yue", "lzh"))
 UNSPACED = CHINESE | {"ja", "th", "lo", "km", "my", "bo"}
+_CODE = re.compile(r"(?=.{1,35}$)[A-Za-z]+([-_][A-Za-z0-9]+)*")  # 35: the longest that BCP 47 reckons with
 _SAMPLE = 10_000  # characters looked at to see in which script a text is
 
 
@@ -30,8 +32,15 @@ def directions(names: Sequence[str], src: str, tgt: str, *, key: str) -> list[Di
     """What `names` ask for between two languages: src to tgt, and after it tgt to src where both are named.
 
     No names mean src to tgt. Names are compared and never taken apart, for a code may hold an underscore itself.
-    Raises UserError, calling the names by `key`, for unknown ones, for one named twice, and for tgt to src alone.
+    Raises UserError, calling the names by `key`, for unknown ones, for one named twice, and for tgt to src alone; and
+    for a code that is none: it stands in file names and on terminals, and may come from anywhere.
     """
+    for side, code in (("src", src), ("tgt", tgt)):
+        if not _CODE.fullmatch(code):
+            raise UserError(
+                f"{key.removesuffix('directions')}{side}: {code[:40]!a} is no code of a language; they are written "
+                "like zh, zh-Hant or en_GB"
+            )
     there, back = Direction(src, tgt), Direction(tgt, src)
     for name in names:
         named(name, (there, back), where=f"{key}: ")
