@@ -29,7 +29,7 @@ from dragoman.errors import UserError
 # What a file system refuses for reasons of its own; any other OSError is a fault of the program.
 REFUSALS = {
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT,
-    errno.ENOTDIR, errno.ESTALE,
+    errno.ENOTDIR, errno.ESTALE, errno.EISDIR, errno.EEXIST,
 }  # fmt: skip
 
 

@@ -194,6 +194,31 @@ def test_a_folder_that_is_not_a_run_is_left_alone(config):
     assert [p.name for p in mine.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize(
+    "average", [{"a": 1}, {"step": 1, "loss": "small"}, {"step": 1, "loss": 1.0, "bleu": None}, "x"]
+)
+def test_a_record_that_no_run_writes_is_refused_by_name(config, average):
+    fit(config(trainer={"max_steps": 2}))
+    metrics = Path(config().run_dir) / "metrics.json"
+    metrics.write_text(json.dumps({"validations": 5, "best": "x", "average": average}))
+    with pytest.raises(UserError, match=r"metrics\.json: 'average' is not what a run writes"):
+        fit(config())
+
+
+@pytest.mark.parametrize("name", ["train.log", "tensorboard", "snapshots"])
+def test_a_file_in_place_of_a_folder_or_the_other_way_round_is_named(config, name):
+    fit(config(trainer={"max_steps": 2}))
+    place = Path(config().run_dir) / name
+    if place.is_dir():
+        shutil.rmtree(place)
+        place.write_text("a file")
+    else:
+        place.unlink()
+        place.mkdir()
+    with pytest.raises(UserError, match=f"cannot write .*{name}.*: (File exists|Is a directory)"):
+        fit(config())
+
+
 def test_the_time_limit_ends_the_run_and_a_longer_one_goes_on(config):
     steps, seconds = [], 1
     for _ in range(2):

@@ -35,6 +35,7 @@ MAY_CHANGE = {
 # What metrics.json tells the next start.
 _TOLD: dict[str, Any] = {"step": int, "seconds": (int, float), "finished": str, "data": str, "run": str}
 _TOLD["average"] = (dict, type(None))
+_MEASURED = ("step", "loss", "bleu", "chrf", "exact")  # the numbers that a validation's record may have
 _FIRST_SECONDS = 30.0  # the first process needs no longer to make a run's folder
 _ORPHAN_SECONDS = 20.0  # a DataLoader's workers look every 5 seconds whether their parent lives
 
@@ -142,9 +143,15 @@ def _read(path: Path) -> Any:
 def _metrics(path: Path) -> dict[str, Any]:
     """What it says of itself to the next start is of the types that a run writes."""
     found = _read(path)
-    for key, kinds in _TOLD.items():
-        if key in found and not isinstance(found[key], kinds):
-            raise UserError(f"{path}: '{key}' is not what a run writes; restore it, or choose another name")
+    wrong = [key for key, kinds in _TOLD.items() if key in found and not isinstance(found[key], kinds)]
+    average = found.get("average")
+    if isinstance(average, dict) and not (
+        {"step", "loss"} <= average.keys()
+        and all(isinstance(average.get(key, 0), int | float) for key in _MEASURED)
+    ):
+        wrong.append("average")
+    if wrong:
+        raise UserError(f"{path}: '{wrong[0]}' is not what a run writes; restore it, or choose another name")
     return found
 
 
