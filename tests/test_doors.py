@@ -1,13 +1,17 @@
 """What every command line does with the files it is to write, its streams, and signals."""
 
 import os
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from doors import Door
 from dragoman import durable
+from dragoman.doors import new_file
 from dragoman.errors import UserError
 
 
@@ -67,3 +71,28 @@ def test_a_closed_standard_stream_is_like_dev_null(door: Door, tmp_path: Path) -
     done = door.process(capture_output=True, preexec_fn=lambda: os.close(0))
     assert (done.returncode, done.stdout) == (0, b"")
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_no_half_written_file(door: Door, tmp_path: Path, signum: int) -> None:
+    command = [sys.executable, str(door.script), "--output", str(tmp_path / "out")]
+    streams = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=door.home, **streams) as process:  # type: ignore[call-overload]
+        deadline = time.monotonic() + 60
+        while not any(tmp_path.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signum)
+        assert process.wait(timeout=60) == 128 + signum
+        assert b"Traceback" not in process.stderr.read()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_that_was_to_be_ignored_is(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with new_file(tmp_path / "out", overwrite=False):
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert (tmp_path / "out").exists()

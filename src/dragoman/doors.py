@@ -14,8 +14,10 @@ import dataclasses
 import errno
 import itertools
 import os
+import signal
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -187,8 +189,28 @@ def new_file(path: str | Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
     if os.path.exists(path) and not overwrite:
         raise UserError(f"{path} exists already and is left as it is; --overwrite replaces it")
     target = Path(os.path.realpath(path) if os.path.islink(path) else path)
-    with durable.replacing(target, among_others=True) as file:
+    with _stopped_in_order(), durable.replacing(target, among_others=True) as file:
         yield file  # type: ignore[misc]  # it can be written to, which is all that is asked of it
+
+
+@contextmanager
+def _stopped_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the program as Ctrl-C does, so that nothing half written stays behind."""
+
+    def stop(signum: int, frame: object) -> NoReturn:
+        sys.exit(128 + signum)
+
+    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():  # to which nobody can send one
+        signals = []
+    caught = [signum for signum in signals if signal.getsignal(signum) == signal.SIG_DFL]  # nohup stays nohup
+    for signum in caught:
+        signal.signal(signum, stop)
+    try:
+        yield
+    finally:
+        for signum in caught:
+            signal.signal(signum, signal.SIG_DFL)
 
 
 def _is_stream(path: str | Path) -> bool:
