@@ -205,6 +205,7 @@ def test_without_a_model_the_command_that_makes_one_is_named(door: Door, tmp_pat
         (("好", "--beam", "2", "--n-best", "3"), "n_best=3"),
         (("好", "--n-best", "0"), "n_best=0"),
         (("好", "--beam", "many"), "--beam"),
+        (("好", "--length-penalty", "-inf"), "is written --length-penalty=VALUE"),
         (("好", "--batch", "0"), "--batch 0"),
         (("好", "--temperature", "2"), "--sample"),
         (("好", "--sample", "--beam", "3"), "--sample"),

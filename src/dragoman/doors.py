@@ -44,6 +44,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, description=description, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
+        if message.endswith("expected one argument"):  # "argument --beam: expected one argument"
+            option = message.split(":")[0].rpartition(" ")[2]
+            message += f"; a value that begins with '-' is written {option}=VALUE"
         raise UserError(f"{message} (see {self.prog} --help)")
 
     def parse(self, argv: list[str] | None = None) -> argparse.Namespace:
