@@ -1,5 +1,6 @@
 """What every command line does with the files it is to write, its streams, and signals."""
 
+import io
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from doors import Door
@@ -29,6 +31,9 @@ def test_a_pipe_and_a_device_are_written_into_and_never_replaced(door: Door, tmp
     reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
     door("好久不见", "我爱你", "--output", str(pipe), "--overwrite")
     assert reader.communicate(timeout=60)[0].count(b"\n") == 2
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    door("好久不见", "我爱你", "--embed", str(pipe))
+    assert np.load(io.BytesIO(reader.communicate(timeout=60)[0])).shape == (2, 32)
     assert pipe.is_fifo()
     link.symlink_to(os.devnull)
     door("好久不见", "--output", str(link), "--overwrite")

@@ -228,12 +228,15 @@ def _is_stream(path: str | Path) -> bool:
 @contextmanager
 def _into(path: str | Path) -> Iterator[IO[bytes]]:
     try:
-        with open(path, "wb") as file:
-            yield file
+        with (
+            open(path, "wb") as file,
+            durable.Tally(file) as tally,
+        ):  # in whose place numpy looks for no position
+            yield tally  # type: ignore[misc]
     except BrokenPipeError:  # its reader does not want to hear any more
         raise
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def load_translator(
