@@ -17,7 +17,6 @@ import random
 import shutil
 import signal
 import time
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -33,7 +32,6 @@ import zstandard
 from dragoman import bundle, ctranslate2_engine, description, untrusted, vectors
 from dragoman.data import sources
 from dragoman.data.corpus import CorpusConfig, clean_text
-from dragoman.data.readers import check_packed
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.export.ctranslate2 import export
@@ -179,16 +177,13 @@ def corpora() -> list[Target]:
     )
     nested = io.BytesIO()
     pq.write_table(pa.table({"translation": [{"zh": src, "en": tgt} for src, tgt in ROWS]}), nested)
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("train.jsonl", jsonl)
     return [
         *(Target(f"a.tsv{end}", tsv.encode(), _corpus, PACK[end]) for end in ("", ".gz", ".zst")),
         *(Target(f"a.jsonl{end}", jsonl.encode(), _corpus, PACK[end]) for end in ("", ".gz", ".zst")),
         *(Target(f"a.parquet{end}", parquet.getvalue(), _corpus, PACK[end]) for end in ("", ".gz")),
         Target("nested.parquet", nested.getvalue(), _corpus),
         *(Target(f"a.txt{end}", text.encode(), _aligned, PACK[end]) for end in PACK),
-        Target("a.zip", archive.getvalue(), check_packed),
+        Target("a.jsonl.bz2", jsonl.encode(), _corpus, PACK[".bz2"]),
     ]
 
 

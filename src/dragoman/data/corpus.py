@@ -14,6 +14,7 @@ from typing import NamedTuple
 from dragoman.errors import UserError, suggest
 
 SPLITS = ("train", "validation", "test")
+ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 MAX_CHARS = 10_000  # a longer "sentence" is a fault of its file; nothing looks at more of it than this
 
 # What is wrong with a character -> the characters, as the inside of a regular expression's [...]. Lone

@@ -1,4 +1,4 @@
-"""Datasets on the Hugging Face hub, and folders laid out like them, by way of `datasets.load_dataset`.
+"""Datasets on the Hugging Face hub, by way of `datasets.load_dataset`.
 
 Knows: how to find out within seconds that the hub cannot be reached, before a library spends minutes on
 retries, and how to use what an earlier run has downloaded. HF_ENDPOINT and HF_HUB_OFFLINE are respected; code
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dragoman.data.corpus import ALIASES
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 # Seconds for an answer of any kind. Resolving a name can take longer than the timeout of a socket.
 PATIENCE = 6.0
-ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 
 
 def is_hub_name(path: str) -> bool:
@@ -64,7 +64,7 @@ def unreachable(path: str) -> str | None:
 
 
 def load(path: str, name: str | None = None, offline: bool = False) -> "dict[str, datasets.Dataset]":
-    """The splits of a dataset, memory-mapped: from a local folder, from the hub, or `offline` from the cache.
+    """The splits of a dataset, memory-mapped: from the hub, or `offline` from the cache.
 
     Raises `UserError` when there is no such dataset.
     """
@@ -72,7 +72,7 @@ def load(path: str, name: str | None = None, offline: bool = False) -> "dict[str
 
     try:
         with _offline() if offline else contextlib.nullcontext():
-            if not offline and is_hub_name(path) and not Path(path).exists():
+            if not offline:
                 _tell_size(path, name)
             loaded = datasets.load_dataset(path, name)
     except Exception as error:  # the library raises a dozen kinds, most of them the user's to mend

@@ -1,4 +1,4 @@
-"""Plain files to rows of text: two aligned files, TSV, JSONL, parquet; .gz and .zst unpacked on the way.
+"""Plain files to rows of text: two aligned files, TSV, JSONL; .gz, .bz2, .xz and .zst unpacked on the way.
 
 Knows: lines end at the byte "\\n" and nowhere else (U+2028 or a lone carriage return inside a sentence is
 text, and splitting there is how two aligned files drift apart), that a line may be damaged, and that it may
@@ -12,22 +12,18 @@ import io
 import itertools
 import json
 import lzma
-import zipfile
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dragoman.data.corpus import MAX_CHARS
 from dragoman.errors import UserError, suggest
 
 CHUNK = 10_000  # rows handled at a time
-_MOST_UNPACKED = 2**30  # bytes of a parquet file packed once more
 _CHUNK_CHARS = 16 * 2**20
 LINE_LIMIT = 16 * 2**20  # bytes of one line that are kept; far more than MAX_CHARS characters
 BOMB_BYTES, BOMB_RATIO = (
@@ -40,6 +36,7 @@ UNPACK: dict[str, Callable[[Path], io.BufferedIOBase]] = {
     ".bz2": bz2.open,
     ".xz": lzma.open,
 }
+PACKINGS = (*UNPACK, ".zst")
 
 
 class Rows(NamedTuple):
@@ -88,15 +85,31 @@ def open_bytes(path: Path) -> io.BufferedIOBase:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
+def regular(path: Path) -> Path:
+    """The path of a file that has a size and an end; a pipe or a device would be waited for, maybe for ever."""
+    try:
+        if stat.S_ISREG(path.stat().st_mode):
+            return path
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    raise UserError(f"{path} is not a regular file: write what it gives into a file first")
+
+
+def kind_of(path: PurePath) -> str | None:
+    """'.tsv', '.jsonl', '.parquet' by a file's name, whatever it is packed in; None for any other."""
+    suffix = Path(path.stem).suffix if path.suffix in PACKINGS else path.suffix
+    return suffix if suffix in FORMATS else None
+
+
 def format_of(path: Path) -> str:
-    """'.tsv', '.jsonl', '.parquet' by the file's name, whatever it is packed in."""
-    suffix = Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
-    if suffix not in FORMATS:
+    """`kind_of` a corpus in one file, which must be one of these."""
+    kind = kind_of(path)
+    if kind is None:
         raise UserError(
-            f"{path} is of no known kind: a corpus in one file ends in {', '.join(FORMATS)} (and .gz or .zst); two "
-            "aligned text files are named by src_path and tgt_path"
+            f"{path} is of no known kind: a corpus in one file ends in {', '.join(FORMATS)} (and {', '.join(PACKINGS)} "
+            "if packed); two aligned text files are named by src_path and tgt_path"
         )
-    return suffix
+    return kind
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -130,19 +143,6 @@ def count_lines(path: Path) -> tuple[int, int]:
     except Exception as error:
         raise UserError(f"cannot read {path}: {error}") from error
     return n_lines + (last != b"\n"), n_bytes
-
-
-def check_packed(path: Path) -> None:
-    """Refuse a packed file that is no text, before anybody fills a disk with it; others pass."""
-    if path.suffix == ".zip":
-        try:
-            with zipfile.ZipFile(path) as packed:  # the sizes stated are those at which `zipfile` stops
-                n_bytes = sum(file.file_size for file in packed.infolist())
-        except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
-            raise UserError(f"cannot read {path}: {error}") from error
-        _refuse_bomb(path, path.stat().st_size, n_bytes)
-    elif path.suffix in UNPACK or path.suffix == ".zst":
-        count_lines(path)
 
 
 def _refuse_bomb(path: Path, packed: int, unpacked: int) -> None:
@@ -280,62 +280,3 @@ def _json_row(line: str, path: Path, number: int) -> dict[str, Any]:
 def _rows(found: list[tuple[str, str, list[str], int]], any_references: bool) -> Rows:
     src, tgt, references, numbers = (list(column) for column in zip(*found, strict=True))
     return Rows(src, tgt, references if any_references else None, numbers)
-
-
-def read_parquet(path: Path, columns: Columns) -> Iterator[Rows]:
-    """A parquet file, a piece of its row groups at a time."""
-    try:
-        file = _parquet(path)
-        take = columns_of(file.schema_arrow, columns)
-        for batch in file.iter_batches(CHUNK):
-            yield take(pa.Table.from_batches([batch]))
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise UserError(f"cannot read {path} as parquet: {error}") from error
-
-
-def count_rows(path: Path) -> int:
-    """The rows of a parquet file, from its footer."""
-    try:
-        return _parquet(path).metadata.num_rows
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise UserError(f"cannot read {path} as parquet: {error}") from error
-
-
-def _parquet(path: Path) -> pq.ParquetFile:
-    """Parquet compresses inside; a file packed once more is unpacked in memory, for it is read from its end."""
-    packed = path.suffix in (".gz", ".zst")
-    if not packed:
-        return pq.ParquetFile(path)
-    check_packed(path)
-    content = open_bytes(path).read(_MOST_UNPACKED + 1)
-    if len(content) > _MOST_UNPACKED:
-        raise UserError(f"{path} is larger than {_MOST_UNPACKED:,} bytes when unpacked: unpack it yourself")
-    return pq.ParquetFile(pa.BufferReader(content))
-
-
-def columns_of(schema: pa.Schema, columns: Columns) -> Callable[[pa.Table], Rows]:
-    """How to take the two sides out of a table: flat columns, or the fields of a `translation` column."""
-    translation = schema.field("translation").type if "translation" in schema.names else pa.null()
-    fields = [field.name for field in translation] if pa.types.is_struct(translation) else []
-
-    def column(table: pa.Table, name: str) -> list[str]:
-        found = pc.struct_field(table["translation"], name) if name in fields else table[name]
-        return [text or "" for text in found.cast(pa.string()).to_pylist()]
-
-    for wanted in (columns.src, columns.tgt):
-        if wanted not in fields and wanted not in schema.names:
-            raise columns.missing(wanted, fields or schema.names)
-        kind = translation.field(wanted).type if wanted in fields else schema.field(wanted).type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
-            raise UserError(f"{columns.where}: column '{wanted}' holds {kind}, not text")
-    references_type = schema.field("references").type if "references" in schema.names else pa.null()
-    has_references = pa.types.is_list(references_type) and pa.types.is_string(references_type.value_type)
-
-    def take(table: pa.Table) -> Rows:
-        try:
-            references = [row or [] for row in table["references"].to_pylist()] if has_references else None
-            return Rows(column(table, columns.src), column(table, columns.tgt), references)
-        except UnicodeDecodeError as error:  # tables promise UTF-8: one that breaks it is damaged
-            raise UserError(f"{columns.where} is damaged: a text in it is not UTF-8") from error
-
-    return take

@@ -10,28 +10,27 @@ import os
 import random
 import string
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dragoman.data import hub
+from dragoman.data import folders, hub
 from dragoman.data.corpus import SPLITS, CorpusConfig
 from dragoman.data.digests import digest_of
 from dragoman.data.readers import (
     CHUNK,
+    PACKINGS,
     Columns,
     Rows,
     check_aligned,
-    check_packed,
-    columns_of,
     count_lines,
-    count_rows,
     format_of,
     read_aligned,
     read_jsonl,
-    read_parquet,
     read_tsv,
+    regular,
 )
+from dragoman.data.tables import columns_of, count_rows, read_parquet
 from dragoman.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 COPY = "copy"  # the made-up corpus: 20,000 rows of letters, the target a copy of the source
 COPY_ROWS = 20_000
-PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz", ".zip")
 ON_HUB = "hub-"  # begins the digests of what came from there
 ROOT_VARIABLE = "DRAGOMAN_DATA"
 DigestOf = Callable[[Path], str]  # sha256 of a file, however it comes by it
@@ -102,8 +100,11 @@ def _locate(path: str, root: str | None) -> Path:
     if root and not places[0].is_absolute():
         places.append(Path(root).expanduser() / path)
     for place in places:
-        if place.exists():
-            return place
+        try:
+            if place.exists():
+                return place if place.is_dir() else regular(place)
+        except OSError as error:  # of a folder above it
+            raise UserError(f"cannot read {place}: {error.strerror}") from error
     near = suggest(path, [corpus.name for corpus in Path(root).expanduser().glob("*")] if root else [])
     sought = " nor ".join(str(place.absolute()) for place in places)
     hint = "" if root else f"; data.root or the variable {ROOT_VARIABLE} can name a folder of corpora"
@@ -124,30 +125,21 @@ def _aligned(config: CorpusConfig, src: Path, tgt: Path, digest_of: DigestOf) ->
 
 
 def _file(config: CorpusConfig, columns: Columns, path: Path, digest_of: DigestOf) -> Source:
-    kind = format_of(path)
-    columns.where = str(path)
-
-    def read() -> dict[str, Split]:
-        if kind == ".parquet":
-            return {config.split: Split(count_rows(path), read_parquet(path, columns))}
-        named = bool(config.src_column or config.tgt_column)
-        chunks = read_tsv(path, columns, named) if kind == ".tsv" else read_jsonl(path, columns)
-        return {config.split: Split(count_lines(path)[0], chunks)}
-
+    format_of(path)
     digest = _digest(digest_of(path), config.split, columns.src, columns.tgt)
+    read = lambda: {config.split: _read(config, columns, path)}  # noqa: E731
     return Source(config=config, digest=digest, n_bytes=_unpacked(path), open=read)
 
 
 def _folder(config: CorpusConfig, columns: Columns, folder: Path, digest_of: DigestOf) -> Source:
-    """A folder laid out like a hub dataset. `datasets` is asked only when it is opened; the digest is of files."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
-    if not files:
-        raise UserError(f"the corpus folder {folder} is empty")
+    """A folder laid out like a hub dataset. All that can be seen in it is in the digest, and only that is read."""
+    files = folders.files(folder)
 
     def open_splits() -> dict[str, Split]:
-        for file in files:
-            check_packed(file)  # `datasets` will unpack it to the disk
-        return _splits(hub.load(str(folder), config.name), columns)
+        chosen = folders.splits(folder, files, config.name)
+        return {
+            split: _joined([_read(config, columns, file) for file in its]) for split, its in chosen.items()
+        }
 
     names = [part for file in files for part in (str(file.relative_to(folder)), digest_of(file))]
     return Source(
@@ -156,6 +148,24 @@ def _folder(config: CorpusConfig, columns: Columns, folder: Path, digest_of: Dig
         n_bytes=sum(map(_unpacked, files)),
         open=open_splits,
     )
+
+
+def _read(config: CorpusConfig, columns: Columns, path: Path) -> Split:
+    """One file, whatever is in it."""
+    kind, columns = format_of(path), replace(columns, where=str(path))
+    if kind == ".parquet":
+        return Split(count_rows(path), read_parquet(path, columns))
+    named = bool(config.src_column or config.tgt_column)
+    chunks = read_tsv(path, columns, named) if kind == ".tsv" else read_jsonl(path, columns)
+    return Split(count_lines(path)[0], chunks)
+
+
+def _joined(parts: list[Split]) -> Split:
+    """Several files as one split, its rows numbered through."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = (chunk._replace(lines=None) for part in parts for chunk in part.chunks)
+    return Split(sum(part.n_rows for part in parts), rows)
 
 
 def _on_hub(
@@ -212,7 +222,7 @@ def _copy_task() -> dict[str, Split]:
 
 def _unpacked(file: Path) -> int:
     """Bytes of text in a file, about: packed text takes a third of its size."""
-    return file.stat().st_size * (3 if file.suffix in PACKED else 1)
+    return file.stat().st_size * (3 if file.suffix in (*PACKINGS, ".parquet") else 1)
 
 
 def _digest(*parts: str) -> str:
