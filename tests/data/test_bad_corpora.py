@@ -4,18 +4,29 @@ Two numbers come of it, kinds caught and kinds tried: run with -s to see them. A
 no crash, no endless wait, nothing wrong that nobody was told of, and what is sound in the corpus is kept.
 """
 
-import bz2
-import gzip
 import json
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import zstandard
 
-from corpora import PAIRS, translation, write_folder, write_tsv
+from bad_files import (
+    GOOD,
+    bz2_bomb_in_a_folder,
+    device,
+    gz_bomb,
+    gz_bomb_in_a_folder,
+    of_a_folder,
+    of_aligned,
+    packed_empty,
+    pipe,
+    symlink_loop,
+    whole,
+    zip_bomb,
+    zst_bomb,
+)
+from corpora import translation, write_folder, write_tsv
 from dragoman.data import readers
 from dragoman.data.cleaning import COPY, DUPLICATE, EMPTY, HTML, LEAK, TOO_LONG, WRONG_SCRIPT
 from dragoman.data.corpus import CorpusConfig, clean_text
@@ -24,7 +35,6 @@ from dragoman.data.tokenizer import TokenizerConfig
 from dragoman.errors import UserError
 
 Prepare = Callable[..., TranslationData]
-GOOD = PAIRS[:200]
 LINE = 120  # where the bad pair stands
 
 
@@ -140,65 +150,6 @@ def test_unequal_line_counts_are_refused_with_file_and_line(
     assert abs(int(str(error.value).split("near line ")[1].split(";")[0]) - (at + 1)) <= 1
 
 
-def whole(content: bytes) -> Callable[[Path], CorpusConfig]:
-    def write(folder: Path) -> CorpusConfig:
-        (folder / "a.tsv").write_bytes(content)
-        return CorpusConfig(path=str(folder / "a.tsv"))
-
-    return write
-
-
-def packed_empty(folder: Path) -> CorpusConfig:
-    return CorpusConfig(path=str(write_folder(folder / "empty", {"train": []})))
-
-
-def of_aligned(content: str) -> Callable[[Path], CorpusConfig]:
-    def write(folder: Path) -> CorpusConfig:
-        for name in ("a.zh", "a.en"):
-            (folder / name).write_text(content)
-        return CorpusConfig(src_path=str(folder / "a.zh"), tgt_path=str(folder / "a.en"))
-
-    return write
-
-
-def symlink_loop(folder: Path) -> CorpusConfig:
-    (folder / "loop.tsv").symlink_to(folder / "loop.tsv")
-    return CorpusConfig(path=str(folder / "loop.tsv"))
-
-
-def gz_bomb(folder: Path) -> CorpusConfig:
-    with gzip.open(folder / "a.tsv.gz", "wb") as file:
-        for _ in range(20):
-            file.write(bytes(2**20))
-    return CorpusConfig(path=str(folder / "a.tsv.gz"))
-
-
-def zst_bomb(folder: Path) -> CorpusConfig:
-    (folder / "a.tsv.zst").write_bytes(zstandard.ZstdCompressor().compress(b"\t\n" * 2**23))
-    return CorpusConfig(path=str(folder / "a.tsv.zst"))
-
-
-def gz_bomb_in_a_folder(folder: Path) -> CorpusConfig:
-    (folder / "corpus").mkdir()
-    with gzip.open(folder / "corpus" / "train.jsonl.gz", "wb") as file:
-        for _ in range(20):
-            file.write(b"\n" * 2**20)
-    return CorpusConfig(path=str(folder / "corpus"))
-
-
-def bz2_bomb_in_a_folder(folder: Path) -> CorpusConfig:
-    (folder / "corpus").mkdir()
-    (folder / "corpus" / "train.jsonl.bz2").write_bytes(bz2.compress(b"\n" * (20 * 2**20)))
-    return CorpusConfig(path=str(folder / "corpus"))
-
-
-def zip_bomb(folder: Path) -> CorpusConfig:
-    (folder / "corpus").mkdir()
-    with zipfile.ZipFile(folder / "corpus" / "train.zip", "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("train.jsonl", b"\n" * (20 * 2**20))
-    return CorpusConfig(path=str(folder / "corpus"))
-
-
 TSV = "".join(f"{src}\t{tgt}\n" for src, tgt in GOOD)
 REFUSED = {
     "UTF-16": (whole(TSV.encode("utf-16")), "a.tsv is UTF-16"),
@@ -215,6 +166,21 @@ REFUSED = {
     "gz bomb in a folder": (gz_bomb_in_a_folder, "train.jsonl.gz unpacks to more than"),
     "bz2 bomb in a folder": (bz2_bomb_in_a_folder, "train.jsonl.bz2 unpacks to more than"),
     "zip bomb": (zip_bomb, "train.zip is of no known kind"),
+    "pipe": (pipe, "x.tsv is not a regular file"),
+    "device": (device, "x.tsv is not a regular file"),
+    "README naming a file outside": (
+        of_a_folder("../outside.jsonl"),
+        "README.md: its configs name '../outside.jsonl'",
+    ),
+    "README naming a hidden file": (
+        of_a_folder(".hidden.jsonl"),
+        "README.md: its configs name '.hidden.jsonl'",
+    ),
+    "README naming an address": (
+        of_a_folder("http://127.0.0.1:9/x.jsonl"),
+        "README.md: its configs name 'http:",
+    ),
+    "link out of a folder": (of_a_folder("test.jsonl", link=True), "test.jsonl is a link that leads out"),
     "symlink loop": (symlink_loop, "no corpus '.*loop.tsv'"),
 }
 

@@ -1,9 +1,12 @@
 """Where corpora are sought, how long the hub is waited for, and what is used in its absence."""
 
+import os
+import signal
 import socket
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -56,6 +59,68 @@ def test_the_digest_follows_the_content_and_not_the_place(tmp_path: Path) -> Non
     assert digest(write_tsv(tmp_path / "a.tsv", PAIRS)) == digest(write_tsv(tmp_path / "b.tsv", PAIRS))
     assert digest(tmp_path / "a.tsv") != digest(tmp_path / "a.tsv", split="test")
     assert same.exists()
+
+
+def as_nobody(ask: Callable[[], object]) -> str:
+    """What somebody is told who may read only what everybody may."""
+    mouth, ear = os.pipe()[::-1]
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            if os.getuid() == 0:
+                os.setresuid(65534, 65534, 65534)
+            ask()
+        except BaseException as error:
+            os.write(mouth, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(mouth)
+    os.waitpid(child, 0)
+    with open(ear, "rb") as said:
+        return said.read().decode()
+
+
+@pytest.fixture
+def anybodys() -> Iterator[Path]:
+    """A folder that everybody may look into; pytest's own are the user's alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "file in a folder", "folder in a folder", "file below"])
+def test_a_corpus_that_may_not_be_read_is_told_as_that(what: str, anybodys: Path) -> None:
+    folder = write_folder(anybodys / "corpus", {"train": [translation(*PAIRS[0])]})
+    file, path = folder / "train.jsonl.gz", folder
+    closed = file if what.startswith("file") else folder
+    if what in ("file", "file below"):
+        path = file
+    elif what == "folder in a folder":
+        closed = folder / "data"
+        closed.mkdir()
+    if what == "file below":
+        closed = folder
+    closed.chmod(0)
+    try:
+        told = as_nobody(lambda: find(CorpusConfig(path=str(path)), "zh", "en", None))
+    finally:
+        closed.chmod(0o755)
+    at_fault = path if what == "file below" else closed
+    assert told == f"UserError: cannot read {at_fault}: Permission denied"
+
+
+@pytest.mark.parametrize("where", ["path", "src_path", "tgt_path"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_has_no_end_is_refused_at_once(where: str, kind: str, tmp_path: Path) -> None:
+    endless = tmp_path / "x.tsv"
+    if kind == "pipe":
+        os.mkfifo(endless)
+    else:
+        endless.symlink_to("/dev/zero")
+    good = str(write_tsv(tmp_path / "a.tsv", PAIRS[:5]))
+    paths = {"src_path": good, "tgt_path": good} if where != "path" else {}
+    with pytest.raises(UserError, match=r"x\.tsv is not a regular file"):
+        find(CorpusConfig(**paths | {where: str(endless)}), "zh", "en", None)  # type: ignore[arg-type]
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:

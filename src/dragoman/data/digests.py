@@ -14,13 +14,18 @@ import os
 import time
 from pathlib import Path
 
+from dragoman.errors import UserError
+
 SETTLED = 2.0  # seconds since the last change, after which a file counts as finished
 
 
 def digest_of(path: Path) -> str:
     """sha256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
 class Digests:
@@ -63,5 +68,8 @@ class Digests:
 
 def _stamp(path: Path) -> tuple[str, float]:
     """What the system tells about a file, and when it was last changed, in seconds."""
-    s = path.stat()
+    try:
+        s = path.stat()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
     return f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}", max(s.st_mtime, s.st_ctime)
