@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import os
 import zipfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from corpora import PAIRS, translation, write_folder
 from dragoman.data.corpus import CorpusConfig
 
 GOOD = PAIRS[:200]
+LINE = 120  # where the bad pair stands
 
 
 def whole(content: bytes) -> Callable[[Path], CorpusConfig]:
@@ -32,6 +34,20 @@ def of_aligned(content: str) -> Callable[[Path], CorpusConfig]:
         for name in ("a.zh", "a.en"):
             (folder / name).write_text(content)
         return CorpusConfig(src_path=str(folder / "a.zh"), tgt_path=str(folder / "a.en"))
+
+    return write
+
+
+def jsonl(row: str, name: str = "a.jsonl") -> Callable[[Path], CorpusConfig]:
+    """JSONL with one row among good ones."""
+
+    def write(folder: Path) -> CorpusConfig:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        rows = [json.dumps(dict(zip(("zh", "en"), pair, strict=True)), ensure_ascii=False) for pair in GOOD]
+        rows.insert(LINE, row)
+        path.write_text("\n".join(rows), encoding="utf-8")
+        return CorpusConfig(path=str(path if path.parent == folder else path.parent))
 
     return write
 

@@ -13,10 +13,12 @@ import pytest
 
 from bad_files import (
     GOOD,
+    LINE,
     bz2_bomb_in_a_folder,
     device,
     gz_bomb,
     gz_bomb_in_a_folder,
+    jsonl,
     of_a_folder,
     of_aligned,
     packed_empty,
@@ -35,7 +37,6 @@ from dragoman.data.tokenizer import TokenizerConfig
 from dragoman.errors import UserError
 
 Prepare = Callable[..., TranslationData]
-LINE = 120  # where the bad pair stands
 
 
 @dataclass
@@ -154,6 +155,38 @@ TSV = "".join(f"{src}\t{tgt}\n" for src, tgt in GOOD)
 REFUSED = {
     "UTF-16": (whole(TSV.encode("utf-16")), "a.tsv is UTF-16"),
     "UTF-16, big-endian": (whole(b"\xfe\xff" + TSV.encode("utf-16-be")), "a.tsv is UTF-16"),
+    "UTF-32": (whole(TSV.encode("utf-32")), "a.tsv is UTF-32; convert it: iconv -f UTF-32"),
+    "UTF-32, big-endian": (whole(b"\x00\x00\xfe\xff" + TSV.encode("utf-32-be")), "a.tsv is UTF-32"),
+    "CR line ends": (
+        whole(TSV.replace("\n", "\r").encode()),
+        r"a.tsv ends its lines by CR alone.*tr '\\r' '\\n'",
+    ),
+    "aligned files of CR line ends": (of_aligned("x\r" * 50), "a.zh ends its lines by CR alone"),
+    "a list for a text": (
+        jsonl('{"zh": ["我"], "en": "I"}'),
+        "a.jsonl, line 121: 'zh' holds a list, not text",
+    ),
+    "an object for a text": (
+        jsonl('{"zh": "我", "en": {"text": "I"}}'),
+        "line 121: 'en' holds an object, not text",
+    ),
+    "a number for a text": (jsonl('{"zh": "我", "en": 1}'), "line 121: 'en' holds a number, not text"),
+    "zero for a text": (jsonl('{"zh": 0, "en": "I"}'), "line 121: 'zh' holds a number, not text"),
+    "false for a text": (jsonl('{"zh": "我", "en": false}'), "line 121: 'en' holds true or false, not text"),
+    "six thousand digits": (jsonl('{"zh": %s, "en": "I"}' % ("9" * 6000)), "line 121: 'zh' holds a number"),
+    "text for a translation": (
+        jsonl('{"translation": "我"}'),
+        "line 121: 'translation' holds text, not an object",
+    ),
+    "null for a translation": (
+        jsonl('{"translation": null}'),
+        "line 121: 'translation' holds null, not an object",
+    ),
+    "a key twice": (jsonl('{"zh": "我", "en": "I", "zh": "你"}'), "line 121: the key 'zh' is there twice"),
+    "a list in a folder": (
+        jsonl('{"zh": ["我"], "en": "I"}', "corpus/train.jsonl"),
+        "line 121: 'zh' holds a list",
+    ),
     "GB18030 throughout": (whole(TSV.encode("gb18030")), "a.tsv, lines 1 to 200: .*not UTF-8.*iconv"),
     "empty file": (whole(b""), r"a\.tsv after cleaning: none was read"),
     "empty folder of files": (packed_empty, "cannot load the corpus .*empty"),
@@ -195,6 +228,13 @@ def test_a_corpus_that_is_bad_throughout_is_refused_by_name(
         prepare(write(tmp_path))
     assert "\n" not in str(error.value)
     assert not list((tmp_path / "cache").glob("texts-*"))
+
+
+def test_null_is_an_empty_side_and_counted(prepare: Prepare, tmp_path: Path) -> None:
+    for row in ('{"zh": null, "en": "I"}', '{"translation": {"zh": "我", "en": null}}'):
+        data = prepare(jsonl(row)(tmp_path))
+        assert data.report["dropped"]["train"] == {EMPTY: 1}
+        assert sorted(seen(data)) == sorted(GOOD)
 
 
 def test_a_byte_order_mark_at_the_head_of_a_file_is_removed(prepare: Prepare, tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ Refuses to know: which rows are worth keeping. Rows come in chunks, so that a fi
 """
 
 import bz2
+import codecs
 import gzip
 import io
 import itertools
 import json
 import lzma
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -37,6 +39,11 @@ UNPACK: dict[str, Callable[[Path], io.BufferedIOBase]] = {
     ".xz": lzma.open,
 }
 PACKINGS = (*UNPACK, ".zst")
+# Byte order marks that UTF-8 cannot begin with; the longer ones first, for one of them begins with a shorter one.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
+}  # fmt: skip
 
 
 class Rows(NamedTuple):
@@ -116,8 +123,7 @@ def lines(path: Path) -> Iterator[str]:
     """The lines of a file, without their "\\n". Of an endless line the first LINE_LIMIT bytes are given."""
     try:
         with open_bytes(path) as file:
-            if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):  # type: ignore[attr-defined]
-                raise UserError(f"{path} is UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
+            _refuse_wide(path, file.peek(4))  # type: ignore[attr-defined]
             while line := file.readline(LINE_LIMIT):
                 rest = line
                 while not rest.endswith(b"\n") and (rest := file.readline(LINE_LIMIT)):
@@ -131,18 +137,36 @@ def lines(path: Path) -> Iterator[str]:
 
 def count_lines(path: Path) -> tuple[int, int]:
     """The lines of a file and its bytes once unpacked."""
-    n_lines, n_bytes, last = 0, 0, b"\n"
+    n_lines, n_returns, n_bytes, last = 0, 0, 0, b"\n"
+    for block in blocks(path):
+        if not n_bytes:
+            _refuse_wide(path, block)
+        n_lines, n_returns = n_lines + block.count(b"\n"), n_returns + block.count(b"\r")
+        n_bytes, last = n_bytes + len(block), block[-1:]
+    if n_returns > max(2, 10 * n_lines):  # far more than there are lines: then they are what ends them
+        raise UserError(f"{path} ends its lines by CR alone, as an old Mac; convert it: tr '\\r' '\\n'")
+    return n_lines + (last != b"\n"), n_bytes
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """A file's bytes once unpacked, a piece at a time; what unpacks to far more than any text is refused."""
     try:
         with open_bytes(path) as file:
-            packed = path.stat().st_size
+            packed, unpacked = path.stat().st_size, 0
             while block := file.read(2**20):
-                n_lines, n_bytes, last = n_lines + block.count(b"\n"), n_bytes + len(block), block[-1:]
-                _refuse_bomb(path, packed, n_bytes)
+                unpacked += len(block)
+                _refuse_bomb(path, packed, unpacked)
+                yield block
     except UserError:
         raise
     except Exception as error:
         raise UserError(f"cannot read {path}: {error}") from error
-    return n_lines + (last != b"\n"), n_bytes
+
+
+def _refuse_wide(path: Path, head: bytes) -> None:
+    for mark, encoding in _MARKS.items():
+        if head.startswith(mark):
+            raise UserError(f"{path} is {encoding}; convert it: iconv -f {encoding} -t UTF-8")
 
 
 def _refuse_bomb(path: Path, packed: int, unpacked: int) -> None:
@@ -245,17 +269,13 @@ def read_jsonl(path: Path, columns: Columns) -> Iterator[Rows]:
         if len(line) > LINE_LIMIT // 8:  # cut short, or absurd: given as what it is, too long a sentence
             found.append((line[: MAX_CHARS + 1], line[: MAX_CHARS + 1], [], number))
         elif line.strip("\ufeff\r "):
-            row = _json_row(line, path, number)
-            sides = row["translation"] if isinstance(row.get("translation"), dict) else row
-            for wanted in (columns.src, columns.tgt):
-                if wanted not in sides:
-                    raise columns.missing(wanted, sides)
+            row = _json_row(line, f"{path}, line {number}")
+            src, tgt = _json_sides(row, columns, f"{path}, line {number}")
             listed = row.get("references")
             references = (
                 [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
             )
             any_references |= bool(references)
-            src, tgt = (str(sides[column] or "")[: MAX_CHARS + 1] for column in (columns.src, columns.tgt))
             found.append((src, tgt, references, number))
         n_chars += len(line)
         if len(found) == CHUNK or n_chars > _CHUNK_CHARS:
@@ -265,16 +285,53 @@ def read_jsonl(path: Path, columns: Columns) -> Iterator[Rows]:
         yield _rows(found, any_references)
 
 
-def _json_row(line: str, path: Path, number: int) -> dict[str, Any]:
+def _json_row(line: str, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line.lstrip("\ufeff"))
+        row = _JSON.decode(line.lstrip("\ufeff"))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{path}, line {number} is not JSON: {error}") from error
+        raise UserError(f"{where} is not JSON: {error}") from error
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
     if not isinstance(row, dict):
-        raise UserError(
-            f"{path}, line {number} is not a JSON object: each line is to be one, with a key per side"
-        )
+        raise UserError(f"{where} is not a JSON object: each line is to be one, with a key per side")
     return row
+
+
+def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys and values, each key being there once: of two values one would be lost unseen."""
+    found = dict(items)
+    if len(found) < len(items):
+        twice = next(key for key, n in Counter(key for key, _ in items).items() if n > 1)
+        raise ValueError(f"the key '{twice[:50]}' is there twice")
+    return found
+
+
+# Numbers are never text: as floats they cost little however many digits they have.
+_JSON = json.JSONDecoder(object_pairs_hook=_once, parse_int=float)
+
+
+def _json_sides(row: dict[str, Any], columns: Columns, where: str) -> list[str]:
+    """The two sides of a row, no more of them than the first character too many; null is an empty one."""
+    sides = row.get("translation", row)
+    if not isinstance(sides, dict):
+        if columns.src not in row or columns.tgt not in row:
+            raise UserError(f"{where}: 'translation' holds {_a(sides)}, not an object with a key per side")
+        sides = row
+    texts = []
+    for wanted in (columns.src, columns.tgt):
+        if wanted not in sides:
+            raise replace(columns, where=where).missing(wanted, sides)
+        text = sides[wanted]
+        if not (isinstance(text, str) or text is None):
+            raise UserError(f"{where}: '{wanted}' holds {_a(text)}, not text")
+        texts.append((text or "")[: MAX_CHARS + 1])
+    return texts
+
+
+def _a(value: Any) -> str:
+    """What a value of JSON is, in words."""
+    names = {dict: "an object", list: "a list", str: "text", float: "a number", bool: "true or false"}
+    return names.get(type(value), "null")
 
 
 def _rows(found: list[tuple[str, str, list[str], int]], any_references: bool) -> Rows:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dragoman.data.readers import CHUNK, PACKINGS, Columns, Rows, count_lines, open_bytes
+from dragoman.data.readers import CHUNK, PACKINGS, Columns, Rows, blocks, open_bytes
 from dragoman.errors import UserError
 
 _MOST_UNPACKED = 2**30  # bytes of a parquet file packed once more
@@ -40,7 +40,8 @@ def _parquet(path: Path) -> pq.ParquetFile:
     """Parquet compresses inside; a file packed once more is unpacked in memory, for it is read from its end."""
     if path.suffix not in PACKINGS:
         return pq.ParquetFile(path)
-    count_lines(path)  # refuses a bomb
+    for _ in blocks(path):  # refuses a bomb before it fills the memory
+        pass
     content = open_bytes(path).read(_MOST_UNPACKED + 1)
     if len(content) > _MOST_UNPACKED:
         raise UserError(f"{path} is larger than {_MOST_UNPACKED:,} bytes when unpacked: unpack it yourself")
