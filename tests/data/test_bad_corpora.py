@@ -78,6 +78,11 @@ WITHIN = {
     "full-width digits": Case("我有２５本书。\tI have 25 books.", becomes=("我有２５本书。", "I have 25 books.")),
     "special tokens": Case("我<s>去</s>。\tI <pad> go </s>", becomes=("我<s>去</s>。", "I <pad> go </s>")),
     "mark of sentencepiece": Case("我▁去。\tI▁go.", {"mark of sentencepiece": 2}, becomes=("我_去。", "I_go.")),
+    "heap of marks": Case(
+        "我去学校。\tI go" + "\u0315\u0300" * 4000 + " to school.",
+        {"heap of marks": 1, "not NFC": 1},
+        becomes=("我去学校。", "I gò" + "\u0300" * 14 + "\u0315" * 15 + " to school."),
+    ),
     "duplicate": Case("\t".join(GOOD[7]), dropped={DUPLICATE: 1}),
 }  # fmt: skip
 

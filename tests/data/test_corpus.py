@@ -1,5 +1,7 @@
 """Clean text, and entries of data.corpora that contradict themselves."""
 
+import sys
+import time
 import unicodedata
 
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from dragoman.data.corpus import CorpusConfig, clean_text, defects
+from dragoman.data.corpus import MOST_MARKS, CorpusConfig, clean_text, defects
 from dragoman.data.datamodule import DataConfig
 from dragoman.errors import UserError
 
@@ -45,6 +47,47 @@ def test_each_defect_is_named() -> None:
     assert defects(b"a\xffb".decode(errors="surrogateescape")) == ["invalid UTF-8"]
     assert defects("e\u0301") == ["not NFC"]
     assert defects("你好，world！ “quoted” 🦖 👩‍👩‍👧") == []
+
+
+HEAPS = {
+    "out of order": "\u0315\u0300", "in order": "\u0300", "one that becomes two": "\u0344", "Tibetan": "\u0f73",
+    "beyond the BMP": "\U0001e944\U0001d165",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HEAPS)
+def test_a_heap_of_marks_is_cut_and_counted_in_time_that_grows_with_it_and_not_with_its_square(
+    kind: str,
+) -> None:
+    text, begin = "a" + HEAPS[kind] * (200_000 // len(HEAPS[kind])) + " b", time.process_time()
+    clean = clean_text(text)
+    assert "heap of marks" in defects(text)
+    assert time.process_time() - begin < 2  # at 80,000 marks it was 19 s
+    assert len(clean) <= MOST_MARKS + 3
+    assert (clean[0] in "aàä", clean[-2:]) == (True, " b")
+    assert clean_text(clean) == clean
+    assert defects(clean) == []
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "\u0315", "\u0300", "\u0344", "\u0f73", "가", "か", "\u3099"]),
+        max_size=MOST_MARKS,
+    )
+)
+def test_a_text_without_a_heap_is_only_normalised(parts: list[str]) -> None:
+    text = "x" + "".join(parts)
+    assert (
+        clean_text(text) == unicodedata.normalize("NFC", text)
+        or len(unicodedata.normalize("NFD", text)) > MOST_MARKS
+    )
+
+
+def test_every_mark_that_is_sorted_counts_as_one() -> None:
+    for character in map(chr, range(sys.maxunicode + 1)):
+        first = unicodedata.normalize("NFD", character)[0]
+        if unicodedata.combining(character) or unicodedata.combining(first):
+            assert "heap of marks" in defects("a" + character * (MOST_MARKS + 1)), hex(ord(character))
 
 
 def test_words_on_either_side_of_a_line_separator_stay_apart() -> None:
