@@ -28,6 +28,7 @@ from dragoman.doctor.faults import (
     TOO_LONG,
     WIDE,
 )
+from dragoman.doctor.page import summary
 from dragoman.errors import UserError
 from dragoman.languages import reads as reads_one
 from planted import ask, clean_pairs, places, write
@@ -167,6 +168,70 @@ def test_leaks_are_told_by_how_much_of_a_pair_leaked_and_near_ones_beside_what_t
     (example,) = next(f for f in report["findings"] if f["kind"] == findings.NEAR_LEAK)["examples"]
     assert (example["src"], example["near"]) == (near[0], list(held))
     assert "data.leak=sentence" in {setting["word"] for setting in report["settings"]}
+
+
+LOST = {
+    "wrong script": ([(tgt, tgt) for _, tgt in CLEAN], [SCRIPT, COPY]),
+    "a file against itself": ([(src, src) for src, _ in CLEAN], [SCRIPT, COPY]),
+    "no text on one side": ([(src, "") for src, _ in CLEAN], [EMPTY]),
+    "a third of them": ([(src, "" if i % 3 else tgt) for i, (src, tgt) in enumerate(CLEAN)], [EMPTY]),
+    "the wrong way round": ([(tgt, src) for src, tgt in CLEAN], [SWAPPED]),
+}
+
+
+@pytest.mark.parametrize("kind", LOST)
+def test_a_corpus_of_which_cleaning_leaves_little_or_nothing_asks_for_a_hand(
+    kind: str, tmp_path: Path
+) -> None:
+    pairs, reasons = LOST[kind]
+    report = ask(write(tmp_path, pairs))
+    told = {finding["kind"]: finding for finding in report["findings"]}
+    n = sum(report["cleaning"]["dropped"]["train"].values())
+    assert told[findings.MANY]["weight"] == "act"
+    assert told[findings.MANY]["pairs"] == n > 200 - len(pairs) // 3
+    assert f"drops {n} of the 300 pairs of train: {reasons[0]} {n}" in told[findings.MANY]["told"]
+    assert all(reason in told[findings.MANY]["told"] for reason in reasons)
+    assert (findings.NONE in told) == (n == len(pairs))
+    assert "Nothing asks for your hand" not in summary(report)
+
+
+@pytest.mark.parametrize("content", ["\t\n" * 200, "\n" * 200])
+def test_a_corpus_of_blank_lines_is_told_to_hold_nothing(content: str, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("zh\ten\n" + content)
+    told = {finding["kind"] for finding in ask(CorpusConfig(path=str(tmp_path / "a.tsv")))["findings"]}
+    assert {findings.MANY, findings.NONE} <= told
+
+
+@pytest.mark.parametrize(("n_empty", "told"), [(60, False), (61, True)])
+def test_the_hand_is_asked_for_beyond_a_fifth(n_empty: int, told: bool, tmp_path: Path) -> None:
+    report = ask(write(tmp_path, [(src, "") for src, _ in CLEAN[:n_empty]] + CLEAN[n_empty:]))
+    assert places(report, findings.MANY) == (list(range(1, n_empty + 1)) if told else [])
+    assert findings.NONE not in {finding["kind"] for finding in report["findings"]}
+
+
+def test_a_corpus_all_of_which_leaks_leaves_nothing_to_train_on(tmp_path: Path) -> None:
+    report = ask(folder(tmp_path / "corpus", train=CLEAN, test=CLEAN))
+    assert places(report, findings.NONE) == list(range(1, len(CLEAN) + 1))
+    alone = ask(folder(tmp_path / "alone", test=CLEAN))
+    assert findings.NONE not in {finding["kind"] for finding in alone["findings"]}
+
+
+def test_it_is_told_when_not_all_that_was_held_out_is_sought_in_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("leaks.MOST", "survey.MOST", "findings.INDEXED"):
+        monkeypatch.setattr(f"dragoman.doctor.{module}", 40)
+    held = CLEAN[:60]
+    held[7] = ("好", "")  # is dropped, and counts for nothing
+    report = ask(folder(tmp_path / "corpus", train=CLEAN[60:], test=held[:30], validation=held[30:]))
+    (told,) = (each for each in report["findings"] if each["kind"] == findings.UNSOUGHT)
+    # Test is read first: 29 of it and 11 of validation.
+    assert [(place["split"], place["line"]) for place in told["places"]] == [
+        ("validation", line) for line in range(12, 31)
+    ]
+    assert "only the first 40 sentences" in told["told"]
+    fewer = ask(folder(tmp_path / "fewer", train=CLEAN[60:], test=held[:41]))
+    assert findings.UNSOUGHT not in {finding["kind"] for finding in fewer["findings"]}
 
 
 def test_leaks_are_found_from_one_corpus_into_another(tmp_path: Path) -> None:

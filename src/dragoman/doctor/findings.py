@@ -32,6 +32,7 @@ from dragoman.doctor.faults import (
     TOO_LONG,
     WIDE,
 )
+from dragoman.doctor.leaks import MOST as INDEXED
 from dragoman.doctor.survey import Part, Survey
 from dragoman.languages import is_chinese, primary
 
@@ -40,8 +41,16 @@ DRIFT, DUPLICATE, TARGETS, SOURCES, NUMBERS, MIX = (
     "alignment drift", "exact duplicate", "source with other targets", "target with other sources",
     "numbers that disagree", "simplified and traditional mixed",
 )  # fmt: skip
+MANY, NONE, UNSOUGHT = (
+    "many pairs dropped",
+    "nothing left to train on",
+    "not sought for leaks of nearly the same pair",
+)
 PAIR_LEAK, SENTENCE_LEAK, NEAR_LEAK = "leak of a pair", "leak of a sentence", "leak of nearly the same pair"
+A_LOT = 0.2  # share of a part that cleaning drops, from which it is no longer a matter of single pairs
 MINORITY = 0.01  # share of the script that is not the corpus's own, from which both are told
+
+DROPPED = (SWAPPED, SCRIPT, EMPTY, TOO_LONG, COPY)  # faults for which cleaning drops a pair
 
 # Fault -> what becomes of it, and what to know about it. Those that depend on more than themselves are told below.
 _TOLD = {
@@ -98,7 +107,9 @@ def find(survey: Survey, src: str, tgt: str) -> list[Finding]:
         *_repetitions(survey),
         *_leaks(survey),
         *_numbers(survey),
+        *_unsought(survey),
     ]
+    found += _losses(survey, found)
     found = [finding for finding in found if len(finding.rows)]
     return sorted(found, key=lambda finding: ((ACT, MENDED, NOTE).index(finding.weight), -len(finding.rows)))
 
@@ -235,3 +246,31 @@ def _numbers(survey: Survey) -> Iterator[Finding]:
     rows = np.flatnonzero((src > 0) & (tgt > 0) & ((src & tgt) == 0))
     told = "Both sides have numbers, and no digit is in both: often a wrong pair, sometimes inches and centimetres."
     yield Finding(kind=NUMBERS, weight=NOTE, told=told, rows=rows)
+
+
+def _unsought(survey: Survey) -> Iterator[Finding]:
+    told = (
+        f"Training pairs that are nearly these were not sought: of validation and test only the first {INDEXED:,} "
+        "sentences are held against train in this way. Exact leaks were sought in all."
+    )
+    yield Finding(kind=UNSOUGHT, weight=NOTE, told=told, rows=survey.unsought)
+
+
+def _losses(survey: Survey, found: list[Finding]) -> Iterator[Finding]:
+    """What makes a corpus useless as it stands, though each of its pairs is dealt with by cleaning."""
+    bits, kept = survey.table.faults, survey.table.kept
+    for part in survey.parts:
+        rows = part.first + np.flatnonzero(~kept[part.first : part.last])
+        if len(rows) > A_LOT * (part.last - part.first):
+            counts = {name: int(((bits[rows] & BIT[name]) > 0).sum()) for name in DROPPED}
+            why = ", ".join(f"{name} {n:,}" for name, n in counts.items() if n) or "no text in them"
+            told = (
+                f"Cleaning drops {len(rows):,} of the {part.last - part.first:,} pairs of {part.split}: {why}. Are "
+                "these the right files and columns, and data.src and data.tgt the right way round?"
+            )
+            yield Finding(kind=MANY, weight=ACT, told=told, rows=rows)
+    rows = np.flatnonzero(training(survey))
+    gone = np.concatenate([f.rows for f in found if f.kind in (DUPLICATE, PAIR_LEAK)] + [rows[~kept[rows]]])
+    if not len(np.setdiff1d(rows, gone)):
+        told = "Cleaning drops every training pair, for the reasons told here: training would refuse this corpus."
+        yield Finding(kind=NONE, weight=ACT, told=told, rows=rows)

@@ -67,6 +67,7 @@ class Survey:
     report: Report  # of cleaning
     held: Hashes  # of validation and test, all references included
     near: dict[int, tuple[str, str]]  # training row -> the pair of validation or test that it nearly is
+    unsought: np.ndarray  # (n,) rows of validation and test to which nearly the same pairs were not sought
     characters: np.ndarray  # (2, POINTS) int64, how often each occurs in the clean training pairs
     sample: list[tuple[str, str]] = field(default_factory=list)  # clean training pairs
 
@@ -88,6 +89,7 @@ class Surveyor:
         self._held_texts: tuple[list[str], list[str]] = ([], [])
         self._index: tuple[HeldOut, HeldOut] | None = None
         self._near: dict[int, tuple[str, str]] = {}
+        self._unsought: set[int] = set()
         self._characters = np.zeros((2, POINTS), np.int64)
         self._sample: list[tuple[int, str, str]] = []
         self._worst = 2**64  # hashes below it are in the sample
@@ -111,6 +113,7 @@ class Surveyor:
             report=self._cleaner.report,
             held=Hashes.joined(self._held),
             near=self._near,
+            unsought=np.array(sorted(self._unsought), np.int64),
             characters=self._characters,
             sample=[(src, tgt) for _, src, tgt in sorted(self._sample)[:SAMPLE]],
         )
@@ -158,13 +161,18 @@ class Surveyor:
 
     def _hold_out(self, clean: Rows, own: Hashes) -> None:
         self._held.append(own)
-        pairs = list(zip(clean.src, clean.tgt, strict=True))
-        further = [
-            (clean.src[i], text) for i, texts in enumerate(clean.references or []) for text in texts[1:]
-        ]
-        self._held.append(Hashes(*(hashes([pair[side].encode() for pair in further]) for side in (0, 1))))
-        for side, texts in enumerate(self._held_texts):
-            texts.extend(pair[side] for pair in [*pairs, *further][: MOST - len(texts)])
+        n, lines = len(clean.src), clean.lines or []
+        further = [(i, text) for i, texts in enumerate(clean.references or []) for text in texts[1:]]
+        sides = (
+            [*clean.src, *(clean.src[i] for i, _ in further)],
+            [*clean.tgt, *(text for _, text in further)],
+        )
+        self._held.append(Hashes(*(hashes([text.encode() for text in texts[n:]]) for texts in sides)))
+        room = MOST - len(self._held_texts[0])
+        for held, texts in zip(self._held_texts, sides, strict=True):
+            held.extend(texts[:room])
+        unsought = [*lines, *(lines[i] for i, _ in further)][room:]
+        self._unsought.update(self._n_rows + line for line in unsought)
 
     def _against_held_out(self, sides: tuple[Sentences, Sentences]) -> None:
         assert self._index
