@@ -9,6 +9,7 @@ Refuses to know: what is in the files.
 import os
 import re
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -103,8 +104,8 @@ def _as_named(readme: Path, data_files: Any, names: Iterable[str]) -> dict[str, 
     for entry in entries:
         split, path = (entry.get("split"), entry.get("path")) if isinstance(entry, dict) else ("train", entry)
         for pattern in path if isinstance(path, list) else [path]:
-            matches = re.compile(_glob(str(pattern))).fullmatch
-            its = [name for name in names if matches(name)]
+            parts = str(pattern).removeprefix("./").split("/")
+            its = [name for name in names if _fits(name.split("/"), parts)]
             if not its:
                 raise UserError(
                     f"{readme}: its configs name '{pattern}', which is no {' '.join(FORMATS)} file that can be seen in "
@@ -114,11 +115,21 @@ def _as_named(readme: Path, data_files: Any, names: Iterable[str]) -> dict[str, 
     return found
 
 
-def _glob(pattern: str) -> str:
-    """As a regular expression: * and ? are within a name, ** is any number of folders."""
-    means = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern.removeprefix("./"))
-    return "".join(means.get(part) or re.escape(part) for part in parts)
+def _fits(name: list[str], pattern: list[str]) -> bool:
+    """Whether a path is one that the pattern means: * and ? stay within a name, ** is any number of folders.
+
+    Step by step, and not by one regular expression: one of a stranger's could take for ever.
+    """
+    at = {0}  # how much of the pattern may be used up
+    for part in [*name, None]:
+        for i, wanted in enumerate(pattern):
+            if i in at and wanted == "**":
+                at.add(i + 1)
+        if part is not None:
+            open_ = {i for i in at if i < len(pattern)}
+            at = {i for i in open_ if pattern[i] == "**"}
+            at |= {i + 1 for i in open_ if pattern[i] != "**" and fnmatchcase(part, pattern[i])}
+    return len(pattern) in at
 
 
 def _config(folder: Path, found: list[Path], name: str | None) -> dict[str, Any]:

@@ -32,8 +32,9 @@ from dragoman.errors import UserError, suggest
 from dragoman.languages import Direction, directions
 
 FORMAT = 2  # of the folders in the cache; raised when the code that fills them changes what it writes
-# Bytes written per byte of text: an Arrow copy by `datasets`, the clean texts, the ids, the offsets of both.
-DISK_FACTOR = 3.5
+# Bytes written per byte of text: the clean texts, the ids, the offsets of both. What comes from the hub lies in the
+# cache of `datasets` as well, and hub.py says how much that is.
+DISK_FACTOR = 2.5
 SCRIPTS = ("keep", "hans", "hant")
 LEAKS = ("pair", "sentence")
 PACKINGS = ("auto", "off", "rows", "flat")
@@ -236,8 +237,8 @@ def _texts(config: DataConfig, sources: list[Source], cache: Path) -> Path:
         need = DISK_FACTOR * sum(source.n_bytes for source in sources) / 1e6
         free = shutil.disk_usage(cache).free / 1e6
         say(
-            f"Preparing {labels}. This will take about {need:,.0f} MB of disk, under {cache} and in the cache of "
-            f"datasets; {free:,.0f} MB are free."
+            f"Preparing {labels}. This will take about {need:,.0f} MB of disk, under {cache}; "
+            f"{free:,.0f} MB are free."
         )
         cleaner = Cleaner(
             src=config.src,
