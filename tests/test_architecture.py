@@ -44,7 +44,10 @@ FLOORS = {
     "sentence_vectors": {"model", "masks"},
     "cost": {"model"},
     "torch_engine": {"model", "search", "masks", "data.collate"},
-    "ctranslate2_engine": {"description", "model.shape", "search.hypothesis", "durable", "untrusted"},
+    "ctranslate2_file": {"model.shape", "untrusted"},
+    "ctranslate2_engine": {
+        "ctranslate2_file", "description", "model.shape", "search.hypothesis", "durable", "untrusted",
+    },
     "engine": {"torch_engine", "ctranslate2_engine", "description", "search.hypothesis"},
     # floor 3
     "translator": {
@@ -57,7 +60,7 @@ FLOORS = {
         "durable", "vectors", "untrusted", "export",
     },
     "export": {
-        "bundle", "description", "ctranslate2_engine", "torch_engine", "model", "search",
+        "bundle", "description", "ctranslate2_engine", "ctranslate2_file", "torch_engine", "model", "search",
         "data.corpus", "durable", "untrusted",
     },
     "evaluation": {"data", "metrics", "durable", "search.hypothesis", "translator", "untrusted"},
