@@ -194,7 +194,7 @@ REFUSED = {
     ),
     "GB18030 throughout": (whole(TSV.encode("gb18030")), "a.tsv, lines 1 to 200: .*not UTF-8.*iconv"),
     "empty file": (whole(b""), r"a\.tsv after cleaning: none was read"),
-    "empty folder of files": (packed_empty, "cannot load the corpus .*empty"),
+    "empty folder of files": (packed_empty, "empty after cleaning: none was read"),
     "empty aligned files": (of_aligned(""), r"a\.zh \+ .*a\.en after cleaning: none was read"),
     "only blank lines": (whole(b"\n\n\n"), r"a\.tsv, line 1 has no tab"),
     "only blank aligned lines": (of_aligned("\n" * 50), r"a\.zh \+ .*a\.en after cleaning: empty 50"),
