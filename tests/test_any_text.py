@@ -14,7 +14,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from dragoman import bundle as bundles
 from dragoman.bundle import Bundle
+from dragoman.export.ctranslate2 import export
 from dragoman.search.search import SearchConfig
 from dragoman.translator import Translator
 from tiny import make_bundle
@@ -114,9 +116,23 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Translator:
     return Translator(make_bundle(tmp_path_factory.mktemp("tokenizer"), both=True))
 
 
-def test_n_strings_in_n_strings_out_in_order(tiny_bundle: Bundle, both: Translator) -> None:
-    one = Translator(tiny_bundle)
+@pytest.fixture(scope="module", params=["torch", "ctranslate2"])
+def one(
+    request: pytest.FixtureRequest, tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory
+) -> Translator:
+    """By either engine; trained models have an export, which is then what translates."""
+    if request.param == "torch":
+        return Translator(tiny_bundle)
+    pytest.importorskip("ctranslate2")
+    folder = tmp_path_factory.mktemp("exported") / "bundle"
+    bundles.save(tiny_bundle, folder)
+    export(folder)
+    translator = Translator.load(folder)
+    assert translator.engine.name == "ctranslate2"
+    return translator
 
+
+def test_n_strings_in_n_strings_out_in_order(one: Translator, both: Translator) -> None:
     @settings(max_examples=40 * TIMES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(LINES, st.sampled_from(SEARCHES), st.booleans())
     def through(lines: list[str], search: SearchConfig, tagged: bool) -> None:
