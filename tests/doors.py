@@ -3,6 +3,7 @@
 import io
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import traceback
@@ -33,6 +34,12 @@ def as_nobody(work: Callable[[], str]) -> str:
         said = pipe.read().decode()
     os.waitpid(child, 0)
     return said
+
+
+def attentive() -> None:
+    """Before a program begins: hear the signals that nohup, or a shell's background, would have it ignore."""
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
 
 
 class Done(NamedTuple):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from doors import Door
+from doors import Door, attentive
 from dragoman import durable
 from dragoman.doors import new_file
 from dragoman.errors import UserError
@@ -81,7 +81,7 @@ def test_a_closed_standard_stream_is_like_dev_null(door: Door, tmp_path: Path) -
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_no_half_written_file(door: Door, tmp_path: Path, signum: int) -> None:
     command = [sys.executable, str(door.script), "--output", str(tmp_path / "out")]
-    streams = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    streams = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": attentive}
     with subprocess.Popen(command, cwd=door.home, **streams) as process:  # type: ignore[call-overload]
         deadline = time.monotonic() + 60
         while not any(tmp_path.iterdir()) and time.monotonic() < deadline:

@@ -15,6 +15,7 @@ import pytest
 from lightning.pytorch import Callback
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 
+from doors import attentive
 from dragoman import bundle, durable
 from dragoman.config import Config
 from dragoman.data.datamodule import TranslationData
@@ -123,9 +124,8 @@ def test_what_a_killed_run_had_begun_to_write_is_swept(config: Callable[..., Con
 def test_a_stop_while_the_door_is_loading_is_one_line(tmp_path: Path, signum: int) -> None:
     """And SIGUSR1 does nothing there: it saves, and nothing has been trained."""
     command = [sys.executable, "-c", f"import runpy, sys, time\nsys.argv = [{str(DOOR)!r}]\n{LOADING}"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=tmp_path, preexec_fn=attentive, **pipes)  # type: ignore[call-overload]
     assert process.stdout is not None
     assert process.stdout.readline() == "loading\n"
     process.send_signal(signal.SIGUSR1)
