@@ -308,3 +308,11 @@ def test_a_folder_without_permission_and_one_that_is_gone_are_told(tmp_path: Pat
             assert told.startswith(f"RefusalError: cannot write {path}: {why}")
     finally:
         (tmp_path / "hidden").chmod(0o755)  # or nobody could tidy up
+
+
+def test_what_could_not_be_read_for_it_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "cache" / "joint.model"
+    with pytest.raises(UserError, match=rf"cannot write .*bundle: No such file or directory: {missing} \("):
+        durable.replace_folder(tmp_path / "run" / "bundle", lambda new: new.write_bytes(missing.read_bytes()))
+    with pytest.raises(UserError, match=r"No such file or directory \("):
+        durable.write(tmp_path / "nowhere" / "a.txt", b"a")

@@ -163,10 +163,12 @@ def refusal(path: Path, error: OSError, size: int | None = None, *, goes_on: boo
     parents = path.absolute().parents  # os.path, for Path.is_dir raises where it may not look
     there = next((parent for parent in parents if os.path.isdir(parent)), Path())
     after = f"after {size:,} bytes; " if size is not None else ""
+    named = os.fsdecode(error.filename or "")  # what could not be read of what was to be written, perhaps
+    of = f": {named}" if named and path.parent.absolute() not in Path(named).absolute().parents else ""
     kept = ". What was there before is kept" if os.path.exists(path) else ""
     then = "; when this is mended, the same command goes on" if goes_on else ""
     return RefusalError(
-        f"cannot write {path}: {error.strerror or error} ({after}{shutil.disk_usage(there).free:,} bytes are free "
+        f"cannot write {path}: {error.strerror or error}{of} ({after}{shutil.disk_usage(there).free:,} bytes are free "
         f"there){kept}{then}"
     )
 
