@@ -9,10 +9,11 @@ import sys
 
 from dragoman.training.signals import stop_at_once
 
-stop_at_once()  # before what takes seconds to load
+if __name__ == "__main__":  # and not in a worker process, which imports this file where there is no fork
+    stop_at_once()  # before what takes seconds to load
 
-from dragoman.doors import open_door  # noqa: E402
-from dragoman.experiments import CONFIGS, settings  # noqa: E402
+from dragoman.doors import open_door
+from dragoman.experiments import CONFIGS, settings
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ FLOORS = {
     "experiments": set(),
     "vectors": set(),
     # floor 1: text to batches, ids to logits
-    "data": {"durable"},
+    "data": {"durable", "untrusted"},
     "model": {"masks"},
     # floor 2
     "search": set(),

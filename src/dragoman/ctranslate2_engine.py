@@ -107,10 +107,7 @@ class CTranslate2Engine:
         ctranslate2 = library()
         self.workers, self.positions = processors(), positions
         self._limit = shell.model_config.position.limit
-        self._src_pieces, self._tgt_pieces = (
-            tokenizer.pieces(range(len(tokenizer)))
-            for tokenizer in (shell.src_tokenizer, shell.tgt_tokenizer)
-        )
+        self._src_pieces, self._tgt_pieces = _pieces(shell)
         self._tgt_ids = {piece: i for i, piece in enumerate(self._tgt_pieces)}
         try:
             # Not in this thread: the one that makes it computes with one thread ever after, in torch as well.
@@ -291,6 +288,13 @@ def _checked(bundle: Path, folder: Path) -> Manifest:
     return manifest
 
 
+def _pieces(shell: Shell) -> tuple[list[str], list[str]]:
+    """All of both vocabularies; a joint one is read once."""
+    src, tgt = shell.src_tokenizer, shell.tgt_tokenizer
+    of_src = src.pieces(range(len(src)))
+    return of_src, of_src if tgt is src else tgt.pieces(range(len(tgt)))
+
+
 def check(folder: Path, shell: Shell, positions: int, quantization: str) -> None:
     """Whether an export's files hold what its bundle implies. Raises UserError for the first that does not."""
     if quantization not in files.QUANTIZATIONS:
@@ -299,10 +303,9 @@ def check(folder: Path, shell: Shell, positions: int, quantization: str) -> None
     tableless = shell.model_config.position.kind in TABLELESS
     if not 0 <= positions < 1 << 32 or bool(positions) == tableless or (limit and positions != limit):
         raise UserError(f"{folder / MANIFEST}: {positions} positions are not what config.json makes")
-    tokenizers = (shell.src_tokenizer, shell.tgt_tokenizer)
-    sizes = len(tokenizers[0]), len(tokenizers[1])
+    pieces = _pieces(shell)
+    sizes = len(pieces[0]), len(pieces[1])
     files.check_model(folder / MODEL, files.layout(shell.model_config, sizes, positions, quantization))
-    pieces = [tokenizer.pieces(range(size)) for tokenizer, size in zip(tokenizers, sizes, strict=True)]
     shared = (folder / _SHARED[0]).exists()
     for name, of_this in zip(_SHARED * 2 if shared else _BOTH, pieces, strict=True):
         files.check_words(folder / name, of_this)

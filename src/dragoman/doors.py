@@ -231,7 +231,7 @@ def _into(path: str | Path) -> Iterator[IO[bytes]]:
         with (
             open(path, "wb") as file,
             durable.Tally(file) as tally,
-        ):  # in whose place numpy looks for no position
+        ):  # numpy asks a bare file for its position
             yield tally  # type: ignore[misc]
     except BrokenPipeError:  # its reader does not want to hear any more
         raise

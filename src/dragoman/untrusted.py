@@ -16,6 +16,7 @@ import math
 import pickletools
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
@@ -80,12 +81,21 @@ def read_yaml(path: Path) -> Any:
     try:
         if path.stat().st_size > _MOST_JSON:
             raise UserError(f"{path} has {path.stat().st_size} bytes: too many for what it should be")
-        return yaml.load(path.read_text(encoding="utf-8"), _WithoutAliases)
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    return plain_yaml(text, f"cannot read {path}")
+
+
+def plain_yaml(text: str, failure: str) -> Any:
+    """The same of a text. Raises UserError: `failure`, and why."""
+    try:
+        return yaml.load(text, _WithoutAliases)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         told = getattr(error, "problem", None) or str(error).splitlines()[0] or "nested too deeply"
-        raise UserError(f"cannot read {path}: {told}") from error
+        raise UserError(f"{failure}: {told}") from error
 
 
 def refuse_resolvers(values: Any, key: str = "") -> None:
@@ -200,9 +210,9 @@ def _header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
             raise UserError(f"{path}: its header has {size:,} bytes, no model of ours needs {_MOST_JSON:,}")
         raw = file.read(size)
     try:
-        header = json.loads(raw, object_pairs_hook=_once)
+        header = json.loads(raw, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
-        told = f" ({error})" if isinstance(error, _TwiceError) else ""
+        told = f" ({error})" if isinstance(error, TwiceError) else ""
         raise UserError(
             f"{path} is not a safetensors file: its header is no JSON of the kind{told}"
         ) from error
@@ -233,14 +243,16 @@ def _check_places(path: Path, header: Mapping[str, dict[str, Any]], n_bytes: int
         raise UserError(f"{path} has {n_bytes} bytes for tensors of {end}: truncated or changed")
 
 
-class _TwiceError(ValueError):
+class TwiceError(ValueError):
     """An object has two values of one name."""
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For `json`: an object each key of which is there once; of two values one would be lost unseen."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _TwiceError("a name stands there twice")
+        twice = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
+        raise TwiceError(f"the key '{twice[:50]}' is there twice")
     return found
 
 

@@ -8,24 +8,15 @@ Refuses to know: what the files are.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import time
 from pathlib import Path
 
 from dragoman.errors import UserError
+from dragoman.untrusted import sha256 as digest_of
 
 SETTLED = 2.0  # seconds since the last change, after which a file counts as finished
-
-
-def digest_of(path: Path) -> str:
-    """sha256 of a file's content."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
 class Digests:

@@ -13,25 +13,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Any
 
-import yaml
-
 from dragoman.data.corpus import ALIASES, SPLITS
 from dragoman.data.readers import FORMATS, PACKINGS, kind_of, regular
 from dragoman.errors import UserError
+from dragoman.untrusted import plain_yaml
 
 _NAMES = {
     "train": "train|training", "validation": "validation|valid|dev|val", "test": "test|testing|eval|evaluation",
 }  # fmt: skip
 _SAYS = {split: re.compile(f"(?:^|[-._ 0-9])(?:{names})(?:[-._ 0-9]|$)") for split, names in _NAMES.items()}
-_FOREIGN = (
-    ".csv",
-    ".json",
-    ".ndjson",
-    ".arrow",
-    ".zip",
-    ".tar",
-    ".tgz",
-)  # of which a split must not be missed
+# Of these a split must not be missed.
+_FOREIGN = (".csv", ".json", ".ndjson", ".arrow", ".zip", ".tar", ".tgz")
 _HEAD = re.compile(r"\s*---[ \t]*\r?\n(.*?)\n---[ \t]*\r?(?:\n|$)", re.DOTALL)
 _MOST_HEAD = 2**20  # characters of a README.md that are looked at
 
@@ -156,14 +148,7 @@ def _head(readme: Path) -> dict[str, Any]:
     try:
         with readme.open(encoding="utf-8", errors="replace") as file:
             head = _HEAD.match(file.read(_MOST_HEAD))
-        text = head[1] if head else ""
-        # An alias may stand for something that holds aliases, and so on: a small text would fill the memory.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise UserError(f"{readme}: its head has aliases (*name), which are not taken")
-        values = yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"cannot read {readme}: {error.strerror}") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        told = getattr(error, "problem", None) or "nested too deeply"
-        raise UserError(f"{readme}: its head is not YAML: {told}") from error
+    values = plain_yaml(head[1] if head else "", f"{readme}: its head is not YAML")
     return values if isinstance(values, dict) else {}

@@ -14,7 +14,6 @@ import itertools
 import json
 import lzma
 import stat
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -24,6 +23,7 @@ import numpy as np
 
 from dragoman.data.corpus import MAX_CHARS
 from dragoman.errors import UserError, suggest
+from dragoman.untrusted import once
 
 CHUNK = 10_000  # rows handled at a time
 _CHUNK_CHARS = 16 * 2**20
@@ -297,17 +297,8 @@ def _json_row(line: str, where: str) -> dict[str, Any]:
     return row
 
 
-def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these keys and values, each key being there once: of two values one would be lost unseen."""
-    found = dict(items)
-    if len(found) < len(items):
-        twice = next(key for key, n in Counter(key for key, _ in items).items() if n > 1)
-        raise ValueError(f"the key '{twice[:50]}' is there twice")
-    return found
-
-
 # Numbers are never text: as floats they cost little however many digits they have.
-_JSON = json.JSONDecoder(object_pairs_hook=_once, parse_int=float)
+_JSON = json.JSONDecoder(object_pairs_hook=once, parse_int=float)
 
 
 def _json_sides(row: dict[str, Any], columns: Columns, where: str) -> list[str]:

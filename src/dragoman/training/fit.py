@@ -214,9 +214,7 @@ def _finish(
     trainer.logger.save()  # type: ignore[union-attr]
     durable.write(run_dir / "curve.png", quality.curve())
     quality.say(f"done; the best model is in {run_dir / 'bundle'} (step {quality.best['step']})")
-    with (
-        keeper.signals.patiently()
-    ):  # an import that is broken off would pass for a library that is not there
+    with keeper.signals.patiently():  # an import broken off would pass for a library that is not there
         export_bundle(
             run_dir / "bundle", [pair.src for pair in itertools.islice(data.validation, 200)], quality.say
         )
