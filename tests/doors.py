@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
+HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # by doors
 
 
 def as_nobody(work: Callable[[], str]) -> str:
@@ -67,10 +68,14 @@ class Door:
         self.monkeypatch.setattr(sys, "argv", [str(self.script), *arguments])
         self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         left = 0
+        handlers = {signum: signal.getsignal(signum) for signum in HEARD}
         try:
             runpy.run_path(str(self.script), run_name="__main__")
         except SystemExit as end:
             left = int(end.code or 0)
+        finally:  # this process goes on, and hears what it heard before
+            for signum, handler in handlers.items():
+                signal.signal(signum, handler)
         out, err = self.capture.readouterr()
         assert left == code, err.decode()
         return Done(out, err.decode())
