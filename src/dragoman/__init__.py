@@ -1,8 +1,29 @@
 """Dragoman trains translation models: a parallel corpus in, a translator out.
 
-The rooms, from the bottom up (a room may call only those before it):
-special, errors, masks, metrics, picture, page -> data | model -> search, description, bundle, attention_map, attended,
-torch_engine, sentence_vectors -> translator -> training -> config -> the doors train.py, translate.py and scripts/.
+from dragoman import Translator
+translator = Translator.load("runs/zh_en")
+print(translator.translate(["好久不见"])[0].text)
 """
 
-__version__ = "0.1.0"
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dragoman.errors import UserError as UserError
+    from dragoman.translation.translator import Translation as Translation
+    from dragoman.translation.translator import Translator as Translator
+
+__version__ = "0.2.0"
+__all__ = ["Translation", "Translator", "UserError", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names when they are first used, so that `import dragoman` costs nothing."""
+    if name in ("Translator", "Translation"):
+        from dragoman.translation import translator
+
+        return getattr(translator, name)
+    if name == "UserError":
+        from dragoman.errors import UserError
+
+        return UserError
+    raise AttributeError(f"module 'dragoman' has no attribute '{name}'")

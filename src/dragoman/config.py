@@ -1,41 +1,282 @@
-"""The whole configuration as one typed tree, and the way from Hydra to it.
+"""Every setting of a run as a typed tree. No torch and no Hydra is imported here; compose.py fills the tree.
 
-Hydra composes values from configs/ and the command line; this tree names every key there is and its default; each
-part checks itself. Nothing is ever instantiated from a file, and experiments may be somebody else's: what they could
-do beside giving values is refused. Hydra's own settings can name classes that it calls before a run begins; YAML's
-aliases can blow a page up to gigabytes; OmegaConf's resolvers, `${oc.env:NAME}`, can carry secrets into a model.
+Numbers and switches are checked when a section is built. A `kind` is a plain string: the package that owns its
+registry checks it before any work and names the choices (`errors.choose`).
 """
 
-import dataclasses
-import math
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import ClassVar
 
-from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from dragoman.data.datamodule import DataConfig
-from dragoman.errors import UserError, suggest
-from dragoman.experiments import CONFIGS, choices
-from dragoman.model.shape import ModelConfig
-from dragoman.search.search import SearchConfig
-from dragoman.training.module import TrainingConfig
-from dragoman.training.trainer import TrainerConfig
-from dragoman.untrusted import read_yaml, refuse_resolvers
+from dragoman.errors import UserError
+from dragoman.languages import Direction, directions
+from dragoman.section import Section, list_of, number, one_of
 
 
 @dataclass(kw_only=True)
-class Config:
+class TokenizerConfig(Section):
+    """How text becomes pieces."""
+
+    prefix: ClassVar[str] = "data.tokenizer."
+    kind: str = "bpe"  # data/tokenizer.py: KINDS
+    vocab_size: int = number(8000, 300)  # per vocabulary; the 256 bytes and 4 special ids are part of it
+    vocabulary: str = one_of("joint", "separate")  # one for both languages, or one each
+    character_coverage: float = number(0.9995, 0.9, 1)  # characters with a piece; others are spelt in bytes
+    # Subword regularisation: the p of BPE-dropout, or the alpha of unigram; 0 = off
+    sampling: float = number(0.0, 0, 0.99)
+
+
+@dataclass(kw_only=True)
+class CorpusConfig(Section):
+    """One entry of `data.corpora`: either `path`, or `src_path` and `tgt_path` for two aligned text files.
+
+    `path` is a file (.tsv, .jsonl, .parquet, also .gz), a folder laid out like a hub dataset, a dataset on the hub
+    (`owner/name`), or `copy`, the generated corpus of the copy task.
+    """
+
+    prefix: ClassVar[str] = "data.corpora: "
+    path: str | None = None
+    name: str | None = None  # configuration of a hub dataset, e.g. en-zh of Helsinki-NLP/opus-100
+    src_path: str | None = None
+    tgt_path: str | None = None
+    src_column: str | None = None  # default: the language code data.src
+    tgt_column: str | None = None  # default: the language code data.tgt
+    split: str = one_of("train", "validation", "test")  # of plain files; folders bring their own
+    repeat: int = number(1, 1)  # how often each training pair is seen per epoch
+    optional: bool = False  # train without it where it cannot be had
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.src_path) != bool(self.tgt_path):
+            raise UserError("data.corpora: give both src_path and tgt_path; their lines belong together")
+        if bool(self.path) == bool(self.src_path):
+            raise UserError("data.corpora: give either path, or src_path and tgt_path")
+
+    @property
+    def label(self) -> str:
+        """Name of the corpus in messages."""
+        if self.path is None:
+            return f"{self.src_path} + {self.tgt_path}"
+        return f"{self.path} ({self.name})" if self.name else self.path
+
+    @property
+    def part(self) -> str:
+        """Short name for its own column of validation scores: "written", "opus-100"."""
+        return Path(self.path or self.src_path or "").name.split(".")[0]
+
+
+@dataclass(kw_only=True)
+class DataConfig(Section):
+    """Which corpora, how they are cleaned, and how they become batches."""
+
+    prefix: ClassVar[str] = "data."
+    src: str = "zh"  # language codes: column names, and the script a sentence must be in
+    tgt: str = "en"
+    directions: list[str] = list_of()  # empty: src to tgt; [zh_en, en_zh]: both in one model
+    corpora: list[CorpusConfig] = list_of()
+    root: str | None = None  # folder of local corpora; default: the environment variable DRAGOMAN_DATA
+    script: str = one_of("keep", "hans", "hant")  # convert Chinese to simplified or traditional characters
+    leak: str = one_of("pair", "sentence")  # what training pairs may not share with validation and test
+    drop_copies: bool = True  # drop training pairs whose source equals their target
+    max_length: int = number(256, 1)  # pieces per side; longer training pairs are dropped
+    max_ratio: float = number(3.0, 0)  # longer side / shorter side, in pieces; 0 = no limit
+    # Split off train where no corpus has such a split; at most 2 % of it
+    validation_size: int = number(1000, 0)
+    test_size: int = number(1000, 0)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    max_tokens: int = 4096  # per batch: the larger of rows x longest source and rows x longest target
+    workers: int = number(0, 0)  # processes that collate; they change only the speed
+    cache: str = "data/cache"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.src == self.tgt:
+            raise UserError(f"data.src and data.tgt are both '{self.src}': name two languages")
+        if len(self.every_direction) > 1 and self.tokenizer.vocabulary != "joint":
+            raise UserError(
+                f"data.directions={self.directions} needs one vocabulary for both languages: set "
+                "data.tokenizer.vocabulary=joint, or leave data.directions empty"
+            )
+        if 0 < self.max_ratio < 1:
+            raise UserError(f"data.max_ratio={self.max_ratio}: must be at least 1, or 0 for no limit")
+        if self.max_tokens < self.longest:
+            raise UserError(
+                f"data.max_tokens={self.max_tokens}: a batch has no room for a sentence of data.max_length="
+                f"{self.max_length} pieces; raise the first or lower the second"
+            )
+
+    @property
+    def every_direction(self) -> list[Direction]:
+        """The directions to learn: src to tgt, then tgt to src where `directions` names both."""
+        return directions(self.directions, self.src, self.tgt, key="data.directions")
+
+    @property
+    def longest(self) -> int:
+        """The most ids of a sentence: its pieces, <EOS> and, in a model of both directions, the tag."""
+        return self.max_length + len(self.every_direction)
+
+
+@dataclass(kw_only=True)
+class PositionConfig(Section):
+    """`kind` names a scheme; the other keys belong to some of them."""
+
+    prefix: ClassVar[str] = "model.position."
+    kind: str = "sinusoidal"  # model/position.py: POSITIONS
+    base: float = number(10000.0, 1.000001, 1e30)  # sinusoidal, rope, transformer_xl: longest wavelength
+    length: int = number(512, 2, 1 << 24)  # learned, unit: how many positions there are
+    n_buckets: int = number(32, 4, 1 << 24)  # t5
+    max_distance: int = 128  # t5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_buckets % 4:
+            raise UserError(f"model.position.n_buckets={self.n_buckets}: must be a multiple of 4 (T5 has 32)")
+        if self.max_distance <= self.n_buckets // 2:
+            raise UserError(
+                f"model.position.max_distance={self.max_distance}: must be greater than n_buckets / 2 = "
+                f"{self.n_buckets // 2}, the distances that have a bucket each"
+            )
+
+
+@dataclass(kw_only=True)
+class EmbeddingConfig(Section):
+    """Start of the embeddings of a new run: random, or the word vectors of the file `init`."""
+
+    init: str | None = None
+
+
+@dataclass(kw_only=True)
+class ModelConfig(Section):
+    """The shape of the network; vocabulary sizes come from the tokenizers."""
+
+    prefix: ClassVar[str] = "model."
+    d_model: int = number(256, 1, 1 << 16)
+    d_ff: int = number(1024, 1, 1 << 18)
+    n_heads: int = number(4, 1, 1024)
+    n_encoder_layers: int = number(3, 1, 512)
+    n_decoder_layers: int = number(3, 1, 512)
+    dropout: float = number(0.1, 0, 0.99)  # on embeddings and sub-layer outputs
+    activation_dropout: float = number(0.0, 0, 0.99)  # inside the feed-forward
+    attention_dropout: float = number(0.0, 0, 0.99)  # on the attention weights
+    activation: str = "relu"  # model/layers.py: ACTIVATIONS
+    norm: str = one_of("pre", "post")
+    normalization: str = "layer_norm"  # model/layers.py: NORMALIZATIONS
+    tie: str = one_of("all", "tgt", "none")  # one matrix; output and target share one; three matrices
+    score: str = "scaled_dot"  # model/attention.py: SCORES
+    position: PositionConfig = field(default_factory=PositionConfig)
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.d_model % self.n_heads:
+            divisors = [h for h in (1, 2, 4, 8, 16) if self.d_model % h == 0]
+            raise UserError(
+                f"model.n_heads={self.n_heads} does not divide model.d_model={self.d_model}; "
+                f"n_heads could be one of {', '.join(map(str, divisors))}"
+            )
+
+
+@dataclass(kw_only=True)
+class TrainingConfig(Section):
+    """How the weights move. Steps are optimizer steps."""
+
+    prefix: ClassVar[str] = "training."
+    optimizer: str = "adamw"  # training/schedule.py: OPTIMIZERS
+    lr: float = number(1e-3, 0)  # the peak
+    schedule: str = "inverse_sqrt"  # training/schedule.py: SCHEDULES
+    warmup_steps: int = number(1000, 0)
+    label_smoothing: float = number(0.1, 0, 0.999)
+    weight_decay: float = number(1e-4, 0)
+    beta1: float = number(0.9, 0, 0.99999)
+    beta2: float = number(0.98, 0, 0.99999)
+    clip_norm: float = number(1.0, 0)  # 0 = off
+    accumulate: int = number(1, 1)  # micro-batches of an optimizer step
+    ema: float = number(0.0, 0, 0.999999)  # decay of the moving average that is validated and saved; 0 = off
+    average_last: int = number(0, 0)  # at the end, also try the mean of the last k snapshots; 0 = off
+    monitor: str = "bleu"  # best by this: a metric, loss, or a metric of one corpus, such as bleu_written
+    patience: int = number(0, 0)  # stop after so many validations without a better one; 0 = off
+    max_skipped: int = number(10, 1)  # stop when so many steps in a row had no finite gradient
+
+
+@dataclass(kw_only=True)
+class TrainerConfig(Section):
+    """Hardware, length, and how often to validate, log and save."""
+
+    prefix: ClassVar[str] = "trainer."
+    accelerator: str = one_of("auto", "cpu", "gpu", "mps")
+    devices: int = number(1, 1)
+    nodes: int = number(1, 1)
+    strategy: str = one_of("auto", "ddp")  # auto: ddp where there are several devices
+    precision: str = one_of("auto", "32", "bf16", "fp16")  # auto: bf16 where the hardware has it, else 32
+    compile: bool = False  # torch.compile; slower on a CPU
+    max_steps: int = number(100_000, 1)
+    max_time: str | None = None  # DD:HH:MM:SS of training, over all starts of the run
+    validate_every: int = number(1000, 1)
+    validation_pairs: int = number(1000, 1)  # translated at each validation
+    metrics: list[str] = list_of("bleu", "chrf")  # of each validation; metrics.py: METRICS
+    samples: int = number(8, 0)  # translations shown at each validation
+    loggers: list[str] = list_of("tensorboard")  # training/progress.py: LOGGERS
+    log_every: int = number(20, 1)
+    save_minutes: float = number(5.0, 0)
+    keep_snapshots: int = number(5, 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_seconds is not None and self.max_seconds < 1:
+            raise UserError(f"trainer.max_time={self.max_time}: must be at least a second")
+
+    @property
+    def max_seconds(self) -> float | None:
+        """max_time in seconds."""
+        if self.max_time is None:
+            return None
+        if not re.fullmatch(r"\d+(:\d+){3}", self.max_time):
+            raise UserError(
+                f"trainer.max_time={self.max_time}: write days:hours:minutes:seconds, e.g. 00:00:10:00"
+            )
+        days, hours, minutes, seconds = map(int, self.max_time.split(":"))
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+@dataclass(kw_only=True)
+class SearchConfig(Section):
+    """How to search for a translation. The engine checks `kind`; those of torch are in search/search.py: SEARCHES."""
+
+    prefix: ClassVar[str] = "search."
+    kind: str = "beam"  # greedy, beam, sample
+    beam_size: int = number(5, 1, 1000)
+    length_penalty: float = number(1.0, -10, 10)  # scores are divided by length^length_penalty
+    n_best: int = number(1, 1, 1000)
+    temperature: float = number(1.0, 0.001, 1000)  # this and the next three: sample
+    top_k: int = number(0, 0)  # 0 = all pieces
+    top_p: float = number(1.0, 1e-6, 1)
+    seed: int = number(1, 0, (1 << 63) - 1)  # each line has a random generator of its own
+    max_length_a: float = number(2.0, 0, 100)  # at most a * (source pieces) + b pieces, <EOS> not counted
+    max_length_b: int = number(20, 1, 10_000)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind == "beam" and self.n_best > self.beam_size:
+            raise UserError(f"search.n_best={self.n_best}: must be at most search.beam_size={self.beam_size}")
+        if self.kind == "greedy" and self.n_best > 1:
+            raise UserError(
+                f"search.n_best={self.n_best}: greedy search has one answer; use kind=beam or sample"
+            )
+
+    def max_length(self, source_length: int) -> int:
+        """The most pieces that a translation of `source_length` pieces may have."""
+        return int(self.max_length_a * source_length + self.max_length_b)
+
+
+@dataclass(kw_only=True)
+class Config(Section):
     """One run: its name, its seed, and everything that decides its result."""
 
     name: str = "dragoman"
-    seed: int = 1
+    seed: int = number(1, 0, 2**32 - 1)
     run_dir: str = "runs/${name}"
-    preflight: bool = False  # instead of a run: say what it will cost, and leave no trace of having asked
+    preflight: bool = False  # estimate time and memory instead of training
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -43,117 +284,13 @@ class Config:
     search: SearchConfig = field(default_factory=SearchConfig)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.-]+", self.name):
-            raise UserError(f"name={self.name}: use letters, digits, '_', '-' and '.' (it names a folder)")
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed={self.seed}: must be at least 0 and below 2**32")
+        super().__post_init__()
+        if not re.fullmatch(r"[\w.=-]+", self.name):
+            raise UserError(
+                f"name={self.name}: use letters, digits, '_', '-', '=' and '.' (it names a folder)"
+            )
         if self.model.tie == "all" and self.data.tokenizer.vocabulary != "joint":
             raise UserError(
-                "model.tie=all needs one vocabulary for both sides: set data.tokenizer.vocabulary=joint "
+                "model.tie=all needs one vocabulary for both languages: set data.tokenizer.vocabulary=joint "
                 "or model.tie=tgt"
             )
-        limit, longest = self.model.position.limit, self.data.longest
-        if limit is not None and longest > limit:
-            raise UserError(
-                f"model.position.length={limit}: {self.model.position.kind} positions end there, but data.max_length="
-                f"{self.data.max_length} pieces and their marks take {longest}; raise the one or lower the other"
-            )
-
-
-ConfigStore.instance().store(name="schema", node=Config)
-
-
-def to_config(composed: DictConfig) -> Config:
-    """Hydra's answer -> the checked tree."""
-    try:
-        # Merged anew: `+key=value` adds keys to what Hydra composed, and the tree has no room for them.
-        values = OmegaConf.to_container(composed)
-        refuse_resolvers(values)
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), values))
-    except OmegaConfBaseException as error:
-        raise UserError(_in_one_line(error)) from None
-    assert isinstance(config, Config)
-    _refuse_infinite(dataclasses.asdict(config))
-    return config
-
-
-def _refuse_infinite(tree: dict[str, Any], prefix: str = "") -> None:
-    """nan and inf are numbers to YAML; no setting means anything by them, and comparisons let nan through."""
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            _refuse_infinite(value, f"{prefix}{key}.")
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{prefix}{key}={value}: must be a finite number")
-
-
-def check(overrides: list[str]) -> Config:
-    """Compose once to see whether it can be done, and say what is wrong in one line if not."""
-    for path in CONFIGS.rglob("*.yaml"):  # whichever of them Hydra will open
-        read_yaml(path)
-    try:
-        with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
-            composed = compose("train", overrides=overrides, return_hydra_config=True)
-            ours = compose("train", return_hydra_config=True)
-        if _hydra(composed) != _hydra(ours):
-            raise UserError(
-                "settings of Hydra's own (hydra.*) cannot be changed, neither here nor in an experiment"
-            )
-        OmegaConf.set_struct(composed, False)
-        del composed["hydra"]
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_in_one_line(error)) from None
-    except ValueError:  # Hydra's answer to model=null
-        group = next(word for word in overrides if word.endswith("=null")).removesuffix("=null")
-        raise UserError(f"there is no {group} 'null'; there are {', '.join(choices(group))}") from None
-    return to_config(composed)
-
-
-def _hydra(composed: DictConfig) -> dict[Any, Any]:
-    """What Hydra is told about itself, but for the words of the command line.
-
-    Nor the job's name: Lightning starts the other processes of a run with this command and a name for each.
-    """
-    told = OmegaConf.to_container(composed.hydra)
-    assert isinstance(told, dict)
-    del told["job"]["override_dirname"], told["job"]["name"]
-    return {key: value for key, value in told.items() if key not in ("overrides", "runtime")}
-
-
-def _keys(node: object, prefix: str = "") -> list[str]:
-    """Every dotted key of the tree."""
-    if not isinstance(node, DictConfig):
-        return [prefix]
-    names = [str(name) for name in node]
-    return [k for name in names for k in _keys(node._get_node(name), f"{prefix}.{name}" if prefix else name)]
-
-
-def _in_one_line(error: Exception) -> str:
-    """Hydra's and OmegaConf's messages, which run over many lines, as one that names the key."""
-    while error.__cause__ is not None and isinstance(
-        error.__cause__, HydraException | OmegaConfBaseException
-    ):
-        error = error.__cause__
-    text = str(error)
-    no_key = re.search(
-        r"Could not override '([\w.\[\]]+)'|Key '([\w.]+)' (?:is )?not in|Could not find '([\w.]+)'", text
-    )
-    full_key = re.search(r"full_key: (\S+)", text)
-    group = re.search(r"Could not find '(\w+)/([^']*)'", text)
-    twice = re.match(r"Multiple values for (\w+)", text)
-    if isinstance(error, OverrideParseException):
-        return f"cannot read '{error.override}': {text.splitlines()[0]}"
-    if twice:
-        return f"{twice.group(1)} has a value already: write {twice.group(1)}=... once, and without '+'"
-    if group:
-        kind, wrong = group.groups()
-        known = choices(kind)
-        return f"there is no {kind} '{wrong}'{suggest(wrong, known)}; there are {', '.join(known)}"
-    if no_key:
-        tree = OmegaConf.structured(Config)
-        wrong = full_key.group(1) if full_key else next(found for found in no_key.groups() if found)
-        return (
-            f"there is no setting '{wrong}'{suggest(wrong, [*tree, *_keys(tree)])}; "
-            "`python train.py --cfg job` prints them all"
-        )
-    first = text.splitlines()[0]
-    return f"{full_key.group(1)}: {first}" if full_key and full_key.group(1) not in first else first

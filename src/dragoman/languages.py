@@ -1,7 +1,6 @@
-"""Languages, known by their codes: how each is written, what a text may be in, from which into which.
+"""Language codes: how a language is written, and directions between two of them.
 
-Codes are as users write them: zh, zh-Hant, cmn, en_GB. It knows scripts, and refuses to know a single word: German
-and English look the same to it.
+Codes are as users write them: zh, zh-Hant, cmn, en_GB. Languages are told apart by their script alone.
 """
 
 import re
@@ -9,17 +8,20 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from dragoman.errors import UserError, suggest
+from dragoman.errors import UserError, check_choice
 
 _SHORT = {"zho": "zh", "chi": "zh", "cmn": "zh", "jpn": "ja", "kor": "ko", "eng": "en"}
 CHINESE = frozenset(("zh", "yue", "lzh"))
 UNSPACED = CHINESE | {"ja", "th", "lo", "km", "my", "bo"}
-_CODE = re.compile(r"(?=.{1,35}$)[A-Za-z]+([-_][A-Za-z0-9]+)*")  # 35: the longest that BCP 47 reckons with
-_SAMPLE = 10_000  # characters looked at to see in which script a text is
+SAMPLE = 10_000  # characters of a text that are looked at to find its script
+_CODE = re.compile(r"[A-Za-z]+([-_][A-Za-z0-9]+)*")
+_HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_KANA = re.compile("[\u3040-\u30ff]")
+_HANGUL = re.compile("[\uac00-\ud7af]")
 
 
 class Direction(NamedTuple):
-    """From one language into another, by their codes; written zh_en."""
+    """From one language into another; written zh_en."""
 
     src: str
     tgt: str
@@ -29,97 +31,73 @@ class Direction(NamedTuple):
 
 
 def directions(names: Sequence[str], src: str, tgt: str, *, key: str) -> list[Direction]:
-    """What `names` ask for between two languages: src to tgt, and after it tgt to src where both are named.
+    """Return src to tgt, and after it tgt to src where `names` holds both; no names mean src to tgt.
 
-    No names mean src to tgt. Names are compared and never taken apart, for a code may hold an underscore itself.
-    Raises UserError, calling the names by `key`, for unknown ones, for one named twice, and for tgt to src alone; and
-    for a code that is none: it stands in file names and on terminals, and may come from anywhere.
+    Raises UserError, which calls the names `key`, for unknown names, for tgt to src alone, and for bad codes.
     """
-    for side, code in (("src", src), ("tgt", tgt)):
+    for code in (src, tgt):
         if not _CODE.fullmatch(code):
-            raise UserError(
-                f"{key.removesuffix('directions')}{side}: {code[:40]!a} is no code of a language; they are written "
-                "like zh, zh-Hant or en_GB"
-            )
-    there, back = Direction(src, tgt), Direction(tgt, src)
+            raise UserError(f"{code[:40]!a} is not a language code; codes are like zh, zh-Hant or en_GB")
+    forward, back = Direction(src, tgt), Direction(tgt, src)
     for name in names:
-        named(name, (there, back), where=f"{key}: ")
-    if len(set(names)) < len(names):
-        twice = max(names, key=list(names).count)
-        raise UserError(f"{key} names {twice} twice; both directions are [{there}, {back}]")
+        check_choice(key, name, (str(forward), str(back)))
     if list(names) == [str(back)]:
         raise UserError(
-            f"{key} is {back} alone: for that one direction swap src and tgt (src={tgt}, tgt={src}) and leave "
-            f"directions empty, for both give [{there}, {back}]"
+            f"{key}=[{back}]: for this direction alone set src={tgt} and tgt={src}; both are [{forward}, {back}]"
         )
-    return [there, back] if len(names) == 2 else [there]
+    return [forward, back] if len(set(names)) == 2 else [forward]
 
 
-def named(name: str, choices: Sequence[Direction], *, where: str = "") -> Direction:
-    """The direction called `name`. Raises UserError with the choices; `where` begins the message."""
-    known = [str(choice) for choice in choices]
-    if name not in known:
-        near = suggest(str(name), known)
-        raise UserError(
-            f"{where}there is no direction {str(name)[:40]!r}{near}; choose from {', '.join(known)}"
-        )
-    return next(choice for choice in choices if str(choice) == name)
+def named(name: str, choices: Sequence[Direction]) -> Direction:
+    """Return the direction called `name`. Raises UserError with the choices."""
+    known = {str(choice): choice for choice in choices}
+    check_choice("direction", name, known)
+    return known[name]
 
 
-def chosen(choices: Sequence[Direction], text: str) -> Direction:
-    """The direction whose source is in the script of `text`; the first one where none is.
+def by_script(choices: Sequence[Direction], text: str) -> Direction:
+    """Return the direction whose source is in the script of `text`; the first one when none is.
 
-    Raises UserError where there are letters and their script suits several, as it does German and English.
+    Raises UserError when several are: German and English look the same.
     """
-    fitting = [choice for choice in choices if reads(choice.src, text)]
-    if len(fitting) > 1 and any(map(str.isalpha, text[:_SAMPLE])):
+    matches = [choice for choice in choices if reads(choice.src, text)]
+    if len(matches) > 1 and any(map(str.isalpha, text[:SAMPLE])):
         raise UserError(
-            f"the script of the input does not tell {' from '.join(map(str, fitting))}: name one, e.g. "
-            f"--direction {fitting[0]}"
+            f"the script of the input fits {' and '.join(map(str, matches))}: choose one with --direction {matches[0]}"
         )
-    return fitting[0] if fitting else choices[0]
+    return matches[0] if matches else choices[0]
 
 
-@cache  # asked about every sentence of a corpus
+@cache
 def primary(code: str) -> str:
-    """The language alone, by its shortest code: 'zh-Hant' and 'cmn' -> 'zh', 'en_GB' -> 'en'."""
+    """Return the shortest code of the language alone: 'zh-Hant' and 'cmn' -> 'zh', 'en_GB' -> 'en'."""
     short = code.replace("_", "-").partition("-")[0].lower()
     return _SHORT.get(short, short)
 
 
 def is_chinese(code: str) -> bool:
-    """Whether it is written in Chinese characters alone."""
+    """Whether the language is written in Chinese characters alone."""
     return primary(code) in CHINESE
 
 
 def is_unspaced(code: str) -> bool:
-    """Whether it puts no spaces between words, nor between sentences."""
+    """Whether the language puts no spaces between words and sentences."""
     return primary(code) in UNSPACED
 
 
 def reads(language: str, text: str) -> bool:
-    """Whether `text` is in a script that `language` is written in; text without letters suits every one."""
-    counts = {"han": 0, "kana": 0, "hangul": 0, "other": 0}
-    for character in text[:_SAMPLE]:
-        if "\u3040" <= character <= "\u30ff":
-            counts["kana"] += 4
-        elif "\uac00" <= character <= "\ud7af":
-            counts["hangul"] += 4
-        elif (
-            "\u3400" <= character <= "\u9fff"
-            or "\uf900" <= character <= "\ufaff"
-            or character >= "\U00020000"
-        ):
-            counts["han"] += 4  # a character says about as much as four letters
-        elif character.isalpha():
-            counts["other"] += 1
-    if not any(counts.values()):
+    """Whether `text` is in a script of `language`; a text without letters fits every language."""
+    text = text[:SAMPLE]
+    han, kana, hangul = (4 * len(script.findall(text)) for script in (_HAN, _KANA, _HANGUL))
+    other = (
+        sum(map(str.isalpha, text)) - (han + kana + hangul) // 4
+    )  # a Chinese character weighs four letters
+    if not (han or kana or hangul or other):
         return True
-    asian = counts["han"] + counts["kana"] + counts["hangul"]
     if is_chinese(language):
-        return counts["han"] >= counts["other"] and counts["kana"] <= counts["han"] // 8
+        return han >= other and kana <= han // 8
     if primary(language) == "ja":
-        return counts["han"] + counts["kana"] >= counts["other"]
+        return han + kana >= other
     if primary(language) == "ko":
-        return counts["hangul"] + counts["han"] >= counts["other"]
-    return counts["other"] > asian
+        return hangul + han >= other
+    return other > han + kana + hangul

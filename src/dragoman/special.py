@@ -1,4 +1,4 @@
-"""The four special ids. They are written here and nowhere else; the tokenizer is trained to agree."""
+"""The four special ids; the tokenizer is trained with the same ones."""
 
 PAD = 0
 UNK = 1

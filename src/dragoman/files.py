@@ -1,0 +1,122 @@
+"""Files and folders that are replaced whole or not at all.
+
+New content is written beside its place, forced to the disk, and renamed. A process killed at any moment leaves the
+old content, complete, or the new.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from dragoman.errors import UserError
+
+
+def shipped(path: str) -> Path:
+    """Return a folder that comes with the program ("configs", "data/phrasebook"): the wheel's or the checkout's."""
+    package = Path(__file__).parent
+    installed = package / path.removeprefix("data/")
+    return installed if installed.exists() else package.parents[1] / path
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[IO[bytes]]:
+    """Yield a file that appears as `path` when the block ends without an error.
+
+    With `keep_previous` the old file stays as NAME.previous. Raises UserError when the system refuses to write.
+    """
+    part = None
+    try:
+        descriptor, part = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".part", dir=path.parent)
+        with open(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
+            os.fsync(file.fileno())
+        if keep_previous and path.exists():
+            os.replace(path, previous_of(path))
+        os.replace(part, path)
+        fsync_folder(path.parent)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        if part is not None:
+            Path(part).unlink(missing_ok=True)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace the file at `path` by one of this content."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
+    """Put a folder that `fill` has filled in the place of `folder`.
+
+    Between its two renames the old one is .NAME.previous: readers find it by `current`.
+    """
+    new, old = folder.with_name(f".{folder.name}.new"), _previous_folder(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        fill(new)
+        for path in new.rglob("*"):
+            fsync_folder(path)  # a file is forced to the disk in the same way
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            os.replace(folder, old)
+        os.replace(new, folder)
+        fsync_folder(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def current(folder: Path) -> Path:
+    """Return `folder`, or what a writer killed between two renames has left of it."""
+    old = _previous_folder(folder)
+    return old if old.is_dir() and not folder.exists() else folder
+
+
+def previous_of(path: Path) -> Path:
+    """Return where `replacing` keeps the previous version."""
+    return path.with_name(path.name + ".previous")
+
+
+def sha256(path: Path) -> str:
+    """Return the checksum of a file in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fsync_folder(path: Path) -> None:
+    """Force a folder's entries, or a file's content, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """Describe what the system refused, and how much room there is."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    free = shutil.disk_usage(folder).free / 1e6
+    return UserError(f"cannot write {path}: {error.strerror or error} ({free:,.0f} MB are free there)")
+
+
+def _previous_folder(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.previous")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,1 +1,0 @@
-"""From batches to a bundle. Lightning runs the loop; what is particular to translation is here."""

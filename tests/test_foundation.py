@@ -1,0 +1,249 @@
+"""Floors 0 and 1: errors, files, languages, metrics, configuration."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from dragoman import files, metrics
+from dragoman.compose import choices, compose, sweep, to_yaml
+from dragoman.config import Config, CorpusConfig, DataConfig, SearchConfig
+from dragoman.errors import UserError, check_choice, choose
+from dragoman.languages import Direction, by_script, directions, is_unspaced, named, primary, reads
+
+ENGLISH = [
+    "Long time no see.",
+    "I love you more than anything.",
+    "What time does the train to the airport leave?",
+]
+CLOSE = [
+    "Long time not seen you.",
+    "I love you more than all.",
+    "At what time does the train to the airport leave?",
+]
+CHINESE = ["好久不见，你最近怎么样？", "我爱你胜过世界上的一切。", "下一班去机场的火车几点开？"]
+
+
+class TestErrors:
+    def test_a_message_is_one_line(self) -> None:
+        assert str(UserError("a\n   b")) == "a b"
+
+    def test_a_wrong_choice_is_named_with_the_choices(self) -> None:
+        with pytest.raises(UserError, match=r"kind=ropee: choose one of rope, t5 \(did you mean 'rope'\?\)"):
+            choose("kind", "ropee", {"rope": 1, "t5": 2})
+        assert choose("kind", "t5", {"rope": 1, "t5": 2}) == 2
+        check_choice("kind", "t5", ("t5",))
+
+
+class TestFiles:
+    def test_a_file_appears_only_when_it_is_complete(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        files.write(path, b"old")
+        with files.replacing(path) as file:
+            file.write(b"new")
+            assert path.read_bytes() == b"old"
+        assert path.read_bytes() == b"new"
+
+    def test_a_file_stays_when_its_writer_fails(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        files.write(path, b"old")
+        with pytest.raises(ZeroDivisionError), files.replacing(path) as file:
+            file.write(b"new %d" % (1 // 0))
+        assert path.read_bytes() == b"old"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_the_previous_file_is_kept_where_asked(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        for content in (b"1", b"2", b"3"):
+            with files.replacing(path, keep_previous=True) as file:
+                file.write(content)
+        assert (path.read_bytes(), files.previous_of(path).read_bytes()) == (b"3", b"2")
+
+    def test_a_folder_is_replaced_whole(self, tmp_path: Path) -> None:
+        folder = tmp_path / "bundle"
+        files.replace_folder(folder, lambda new: (new / "a").write_text("1"))
+        with pytest.raises(ValueError, match="stop"):
+            files.replace_folder(folder, lambda new: (_ for _ in ()).throw(ValueError("stop")))
+        assert (folder / "a").read_text() == "1"
+        files.replace_folder(folder, lambda new: (new / "b").write_text("2"))
+        assert [path.name for path in folder.iterdir()] == ["b"]
+        assert list(tmp_path.iterdir()) == [folder]
+
+    @pytest.mark.parametrize("renames", [0, 1])
+    def test_a_killed_writer_leaves_a_whole_folder(
+        self, renames: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = tmp_path / "bundle"
+        files.replace_folder(folder, lambda new: (new / "a").write_text("old"))
+
+        class Killed(BaseException):
+            pass
+
+        real, calls = os.replace, []
+
+        def replace(src: str, dst: str) -> None:
+            calls.append(dst)
+            if len(calls) > renames:
+                raise Killed
+            real(src, dst)
+
+        monkeypatch.setattr(os, "replace", replace)
+        with pytest.raises(Killed):
+            files.replace_folder(folder, lambda new: (new / "a").write_text("new"))
+        monkeypatch.undo()
+        assert (files.current(folder) / "a").read_text() == "old"
+        files.replace_folder(folder, lambda new: (new / "a").write_text("newer"))
+        assert (files.current(folder) / "a").read_text() == "newer"
+
+    def test_a_write_that_the_system_refuses_names_the_path(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"cannot write .*missing.*No such file.*MB are free"):
+            files.write(tmp_path / "missing" / "file", b"x")
+
+
+class TestLanguages:
+    def test_both_directions_come_only_when_both_are_named(self) -> None:
+        forward, back = Direction("zh", "en"), Direction("en", "zh")
+        assert directions([], "zh", "en", key="k") == directions(["zh_en"], "zh", "en", key="k") == [forward]
+        assert directions(["en_zh", "zh_en"], "zh", "en", key="k") == [forward, back]
+        assert list(map(str, directions([], "en_GB", "zh_Hant", key="k"))) == ["en_GB_zh_Hant"]
+
+    @pytest.mark.parametrize(
+        ("names", "code", "message"),
+        [(["zh_fr"], "zh", "zh_fr: choose one of zh_en, en_zh"), (["en_zh"], "zh", "src=en and tgt=zh"),
+         ([], "../etc", "not a language code")],
+    )  # fmt: skip
+    def test_impossible_directions_are_refused(self, names: list[str], code: str, message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            directions(names, code, "en", key="data.directions")
+
+    @pytest.mark.parametrize(
+        ("language", "text", "fits"),
+        [("zh", "好久不见", True), ("zh", "long time no see", False), ("en", "long time", True),
+         ("en", "好久不见", False), ("zh", "我用 Python 写代码", True), ("ja", "久しぶりですね", True),
+         ("zh", "久しぶりですね", False), ("ko", "오랜만이에요", True), ("zh", "123!", True),
+         ("zh-Hant", "好久不見", True)],
+    )  # fmt: skip
+    def test_a_script_fits_its_languages(self, language: str, text: str, fits: bool) -> None:
+        assert reads(language, text) is fits
+
+    def test_the_direction_follows_the_script(self) -> None:
+        both = [Direction("zh", "en"), Direction("en", "zh")]
+        assert by_script(both, "好久不见") == both[0]
+        assert by_script(both, "long time") == both[1]
+        assert by_script(both, "123") == both[0]
+        with pytest.raises(UserError, match="--direction de_en"):
+            by_script([Direction("de", "en"), Direction("en", "de")], "hello")
+        assert named("en_zh", both) == both[1]
+
+    def test_codes_have_a_short_form(self) -> None:
+        assert [primary(code) for code in ("zh-Hant", "cmn", "en_GB")] == ["zh", "zh", "en"]
+        assert (is_unspaced("zh-TW"), is_unspaced("en")) == (True, False)
+
+
+class TestMetrics:
+    @pytest.mark.parametrize(("text", "tgt"), [(ENGLISH, "en"), (CHINESE, "zh")])
+    def test_a_text_against_itself_is_perfect(self, text: list[str], tgt: str) -> None:
+        scores = metrics.evaluate(hypotheses=text, references=text, tgt=tgt)
+        assert [round(scores[name].score, 6) for name in ("bleu", "chrf", "ter")] == [100, 100, 0]
+
+    @pytest.mark.parametrize(
+        ("tgt", "tokenizer"),
+        [("zh", "zh"), ("zh-Hant", "zh"), ("cmn", "zh"), ("yue", "zh"), ("en", "13a"), ("de", "13a")],
+    )
+    def test_the_tokenizer_follows_the_target_language(self, tgt: str, tokenizer: str) -> None:
+        score = metrics.evaluate(hypotheses=CHINESE, references=CHINESE, tgt=tgt, metrics=("bleu",))["bleu"]
+        assert f"tok:{tokenizer}|" in score.signature
+
+    def test_ragged_references_score_as_in_sacrebleu(self) -> None:
+        from sacrebleu.metrics import BLEU, CHRF
+
+        references = [[ENGLISH[0], "It's been ages."], [ENGLISH[1]], [ENGLISH[2]]]
+        streams = [ENGLISH, ["It's been ages.", None, None]]
+        scores = metrics.evaluate(hypotheses=CLOSE, references=references, tgt="en")
+        assert scores["bleu"].score == pytest.approx(BLEU().corpus_score(CLOSE, streams).score)
+        assert scores["chrf"].score == pytest.approx(CHRF().corpus_score(CLOSE, streams).score)
+        assert "nrefs:2" in scores["bleu"].signature
+
+    def test_ter_of_chinese_counts_characters(self) -> None:
+        hypothesis = [CHINESE[0].replace("久", "长")]
+        assert 0 < metrics.evaluate(hypotheses=hypothesis, references=CHINESE[:1], tgt="zh")["ter"].score < 20
+
+    @pytest.mark.parametrize(
+        ("hypotheses", "references", "message"),
+        [(ENGLISH[:2], ENGLISH, "2 hypotheses but 3"), ([], [], "nothing to score"),
+         (ENGLISH, [ENGLISH[:1], [], ENGLISH[:1]], "sentence 2 has no reference")],
+    )  # fmt: skip
+    def test_unusable_input_is_refused(self, hypotheses: list[str], references: list, message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            metrics.evaluate(hypotheses=hypotheses, references=references, tgt="en")
+
+    def test_an_unknown_metric_is_refused(self) -> None:
+        with pytest.raises(UserError, match="bleu, chrf, ter"):
+            metrics.evaluate(hypotheses=ENGLISH, references=ENGLISH, tgt="en", metrics=("rouge",))
+
+
+class TestConfig:
+    @pytest.mark.parametrize("name", choices())
+    def test_every_experiment_composes(self, name: str) -> None:
+        assert isinstance(compose([f"experiment={name}"]), Config)
+
+    @pytest.mark.parametrize("group", ["model", "data", "search", "trainer", "training"])
+    def test_every_choice_of_a_group_composes(self, group: str) -> None:
+        for name in choices(group):
+            compose([f"{group}={name}"])
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("trainig.lr=1", "no setting 'trainig' (did you mean 'training'?)"),
+            ("training.learning_rate=1", "no setting 'training.learning_rate'"),
+            ("+foo=1", "no setting 'foo'"),
+            ("training.lr=fast", "training.lr: Value 'fast'"),
+            ("training.lr=-1", "training.lr=-1.0: must be at least 0"),
+            ("training.lr=nan", "training.lr=nan"),
+            ("model=medium", "no model 'medium'; there are base, big, small, tiny"),
+            ("model=null", "model"),
+            ("experiment=zh", "no experiment 'zh' (did you mean 'zh_en'?)"),
+            ("model.norm=middle", "model.norm=middle: choose one of pre, post"),
+            ("model.n_heads=3", "does not divide"),
+            ("model.position.n_buckets=6", "multiple of 4"),
+            ("model.position.max_distance=3", "greater than n_buckets / 2"),
+            ("data.tgt=zh", "name two languages"),
+            ("data.max_tokens=10", "data.max_length=256"),
+            ("data.max_ratio=0.5", "at least 1"),
+            ("data.tokenizer.vocabulary=separate", "model.tie=tgt"),
+            ("trainer.max_time=5", "days:hours:minutes:seconds"),
+            ("trainer.max_time=00:00:00:00", "at least a second"),
+            ("search.n_best=9", "search.beam_size=5"),
+            ("name=a/b", "name=a/b"),
+            ("hydra.run.dir=x", "Hydra itself"),
+            ("data.corpora=[{path: a, src_path: b}]", "both src_path and tgt_path"),
+            ("data.corpora=[{}]", "either path"),
+        ],
+    )
+    def test_a_mistake_is_explained_in_one_line(self, override: str, message: str) -> None:
+        with pytest.raises(UserError, match=re.escape(message)) as caught:
+            compose([override])
+        assert "\n" not in str(caught.value)
+
+    def test_a_sweep_is_every_combination(self) -> None:
+        runs = sweep(["experiment=copy", "training.lr=1e-3,2e-3", "seed=1,2"])
+        assert len(runs) == 4
+        assert runs[1] == ["experiment=copy", "training.lr=0.001", "seed=2"]
+
+    def test_settings_survive_yaml(self) -> None:
+        from omegaconf import OmegaConf
+
+        config = compose(["experiment=both"])
+        again = OmegaConf.to_object(
+            OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(to_yaml(config)))
+        )
+        assert again == config
+
+    def test_derived_values(self) -> None:
+        assert DataConfig(directions=["zh_en", "en_zh"], max_length=10).longest == 12
+        assert compose(["trainer.max_time=00:01:02:03"]).trainer.max_seconds == 3723
+        assert SearchConfig(max_length_a=2, max_length_b=5).max_length(10) == 25
+        corpus = CorpusConfig(path="Helsinki-NLP/opus-100", name="en-zh")
+        assert (corpus.label, corpus.part) == ("Helsinki-NLP/opus-100 (en-zh)", "opus-100")
