@@ -208,7 +208,7 @@ class TestConfig:
             ("model.norm=middle", "model.norm=middle: choose one of pre, post"),
             ("model.n_heads=3", "does not divide"),
             ("model.position.n_buckets=6", "multiple of 4"),
-            ("model.position.max_distance=3", "greater than n_buckets / 2"),
+            ("model.position.max_distance=3", "more than n_buckets / 2"),
             ("data.tgt=zh", "name two languages"),
             ("data.max_tokens=10", "data.max_length=256"),
             ("data.max_ratio=0.5", "at least 1"),
@@ -230,7 +230,7 @@ class TestConfig:
     def test_a_sweep_is_every_combination(self) -> None:
         runs = sweep(["experiment=copy", "training.lr=1e-3,2e-3", "seed=1,2"])
         assert len(runs) == 4
-        assert runs[1] == ["experiment=copy", "training.lr=0.001", "seed=2"]
+        assert runs[1] == ["experiment=copy", "training.lr=1e-3", "seed=2"]
 
     def test_settings_survive_yaml(self) -> None:
         from omegaconf import OmegaConf

@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -29,13 +28,11 @@ def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[IO[bytes]]
 
     With `keep_previous` the old file stays as NAME.previous. Raises UserError when the system refuses to write.
     """
-    part = None
+    part = path.with_name(f".{path.name[:40]}.{os.getpid()}.part")
     try:
-        descriptor, part = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".part", dir=path.parent)
-        with open(descriptor, "wb") as file:
+        with open(part, "wb") as file:
             yield file
             file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
         if keep_previous and path.exists():
             os.replace(path, previous_of(path))
@@ -44,8 +41,7 @@ def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[IO[bytes]]
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
-        if part is not None:
-            Path(part).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def write(path: Path, content: bytes) -> None:
@@ -114,9 +110,3 @@ def cannot_write(path: Path, error: OSError) -> UserError:
 
 def _previous_folder(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.previous")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

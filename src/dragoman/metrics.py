@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dragoman.errors import UserError, choose
-from dragoman.languages import is_chinese, primary
+from dragoman.languages import is_chinese, is_unspaced, primary
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -31,18 +31,14 @@ class Score:
         return f"{self.name} {self.score:.2f}  {self.signature}"
 
 
-def _language(tgt: str) -> str:
-    return "zh" if is_chinese(tgt) else primary(tgt)  # sacrebleu names the tokenizers of zh, ja and ko
-
-
 def _bleu(tgt: str) -> Metric:
     from sacrebleu.metrics import BLEU
 
+    language = "zh" if is_chinese(tgt) else primary(tgt)
     try:
-        return BLEU(trg_lang=_language(tgt))
+        return BLEU(trg_lang=language)  # which names the tokenizers of zh, ja and ko
     except (RuntimeError, ImportError) as error:
-        extra = _language(tgt)
-        raise UserError(f"BLEU for '{tgt}' needs a tokenizer: pip install 'sacrebleu[{extra}]'") from error
+        raise UserError(f"BLEU for '{tgt}' needs a tokenizer: pip install 'sacrebleu[{language}]'") from error
 
 
 def _chrf(tgt: str) -> Metric:
@@ -54,12 +50,13 @@ def _chrf(tgt: str) -> Metric:
 def _ter(tgt: str) -> Metric:
     from sacrebleu.metrics import TER
 
-    by_character = _language(tgt) in ("zh", "ja")
+    by_character = is_unspaced(tgt)
     return TER(normalized=by_character, asian_support=by_character)
 
 
 # name -> the metric for a target language; sacrebleu is imported when one is made
 METRICS: dict[str, Callable[[str], Metric]] = {"bleu": _bleu, "chrf": _chrf, "ter": _ter}
+LOWER_IS_BETTER = {"ter"}
 
 
 def evaluate(

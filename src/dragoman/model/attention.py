@@ -1,0 +1,169 @@
+"""Multi-head attention: softmax(QK^T / sqrt(d)) V, H times in parallel (Vaswani et al. 2017, section 3.2).
+
+One class serves self-attention and cross-attention; they differ only in where keys and values come from. One
+projection is made for all heads and then split: splitting the input first would hide most of each vector from each
+head.
+"""
+
+import math
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dragoman.errors import choose
+from dragoman.masks import causal_attn_mask
+from dragoman.model.cache import KeyValues
+from dragoman.model.position import Position
+
+
+class Dot(nn.Module):
+    """q.k: its variance is d where q and k have variance 1, and a softmax over such numbers saturates."""
+
+    fused = True  # whether torch's scaled_dot_product_attention computes it
+    ctranslate2 = True  # whether CTranslate2 computes it
+    scale = 1.0
+
+    def __init__(self, n_heads: int, d_head: int) -> None:
+        super().__init__()
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """(B, H, T_q, d), (B, H, T_k, d) -> scores (B, H, T_q, T_k)."""
+        return q @ k.transpose(-2, -1) * self.scale
+
+
+class ScaledDot(Dot):
+    """q.k / sqrt(d): its variance is 1 whatever d is (Vaswani et al. 2017, section 3.2.1)."""
+
+    def __init__(self, n_heads: int, d_head: int) -> None:
+        super().__init__(n_heads, d_head)
+        self.scale = 1 / math.sqrt(d_head)
+
+
+class Additive(nn.Module):
+    """w.tanh(q + k), a small network in place of the product (Bahdanau et al. 2015); each head has its own w.
+
+    The paper's two matrices are the projections that made q and k. It takes d times as much memory as a product.
+    """
+
+    fused = False
+    ctranslate2 = False
+    scale = 1.0
+
+    def __init__(self, n_heads: int, d_head: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.empty(n_heads, d_head).normal_(std=d_head**-0.5))
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """(B, H, T_q, d), (B, H, T_k, d) -> scores (B, H, T_q, T_k)."""
+        # Contiguous first: the sum would inherit the layout of q and k, and the product copy all of it.
+        q, k = q.contiguous(), k.contiguous()
+        hidden = torch.tanh(q[..., :, None, :] + k[..., None, :, :])  # (B, H, T_q, T_k, d)
+        return (hidden @ self.w[:, None, :, None].to(hidden.dtype)).squeeze(-1)
+
+
+SCORES: dict[str, type[Dot | Additive]] = {"scaled_dot": ScaledDot, "dot": Dot, "additive": Additive}
+
+
+class Attention(nn.Module):
+    """query (B, T_q, D) attends to key_value (B, T_k, D) -> (B, T_q, D). `position` is for self-attention only.
+
+    `fused` switches between the formula and torch's fused kernel, which never forms the weights.
+    """
+
+    def __init__(
+        self, d_model: int, n_heads: int, *, score: str, dropout: float, position: Position | None = None
+    ) -> None:
+        super().__init__()
+        self.n_heads, self.d_head = n_heads, d_model // n_heads
+        self.score = choose("model.score", score, SCORES)(n_heads, self.d_head)
+        self.fused = self.score.fused
+        self.dropout, self.position = dropout, position
+        self.q = nn.Linear(d_model, d_model)
+        self.kv = nn.Linear(d_model, 2 * d_model)  # keys and values read the same input: one product
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(
+        self,
+        query: Tensor,
+        key_value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        causal: bool = False,
+        cache: KeyValues | None = None,
+    ) -> Tensor:
+        """attn_mask: broadcastable to (B, H, T_q, T_k), True = may attend; `causal` hides later keys."""
+        q, k, v, bias = self._project(query, key_value, cache)
+        if self.fused:
+            mixed = self._fused(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
+        else:
+            weights = self._weights(q, k, bias, attn_mask, causal)  # (B, H, T_q, T_k)
+            mixed = F.dropout(weights, self.dropout, self.training).to(v.dtype) @ v  # (B, H, T_q, d)
+        return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T_q, D)
+
+    def _weights(
+        self, q: Tensor, k: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool
+    ) -> Tensor:
+        """The formula, step by step."""
+        scores = self.score(q, k)  # (B, H, T_q, T_k)
+        if bias is not None:
+            scores = scores + bias
+        attn_mask = _with_causal(attn_mask, causal, q, k)
+        if attn_mask is not None:
+            # Before the softmax: zeros after it would leave rows that do not sum to 1.
+            scores = scores.masked_fill(~attn_mask, float("-inf"))
+        return scores.softmax(dim=-1)
+
+    def _fused(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool
+    ) -> Tensor:
+        """The same formula, softmax(scores + bias, masked) @ v, in one kernel."""
+        if attn_mask is not None or bias is not None or q.size(2) != k.size(2):
+            # torch has a fast form of the causal mask only where it is the only one.
+            attn_mask, causal = _with_causal(attn_mask, causal, q, k), False
+        # torch's bf16 backward of this product is ten times slower than its fp32 one on a CPU.
+        wide = q.requires_grad and q.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+        if wide:
+            q, k, v = q.float(), k.float(), v.float()
+        if bias is not None:
+            bias = bias.to(q.dtype)
+            attn_mask = bias if attn_mask is None else bias.masked_fill(~attn_mask, float("-inf"))
+        dropout, scale = self.dropout if self.training else 0.0, self.score.scale
+        with torch.autocast("cpu", enabled=False) if wide else nullcontext():
+            return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, causal, scale=scale)
+
+    def weights(
+        self, query: Tensor, key_value: Tensor, attn_mask: Tensor | None = None, **options: Any
+    ) -> Tensor:
+        """The attention weights (B, H, T_q, T_k) that `forward` uses for the same arguments."""
+        q, k, _, bias = self._project(query, key_value, options.get("cache"))
+        return self._weights(q, k, bias, attn_mask, options.get("causal", False))
+
+    def _project(
+        self, query: Tensor, key_value: Tensor, cache: KeyValues | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """q (B, H, T_q, d), k and v (B, H, T_k, d), and the bias of the scores."""
+        q = self._heads(self.q(query))
+        if cache is not None and cache.complete:  # cross-attention projects the memory once
+            return q, *cache.kept(), None
+        k, v = map(self._heads, self.kv(key_value).chunk(2, dim=-1))
+        past = 0 if cache is None else cache.length
+        every = torch.arange(past + key_value.size(1), device=query.device)  # positions of the keys
+        if self.position is not None:
+            q, k = self.position.rotate(q, every[past:]), self.position.rotate(k, every[past:])
+        if cache is not None:
+            k, v = cache.append(k, v)
+        return q, k, v, None if self.position is None else self.position.bias(q, k, every[past:], every)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:-1], self.n_heads, self.d_head).transpose(1, 2)  # (B, T, D) -> (B, H, T, d)
+
+
+def _with_causal(attn_mask: Tensor | None, causal: bool, q: Tensor, k: Tensor) -> Tensor | None:
+    """Both masks as one. A single query is the last token, which may attend to every key."""
+    if not causal or q.size(2) == 1:
+        return attn_mask
+    mask = causal_attn_mask(q.size(2), k.size(2), q.device)
+    return mask if attn_mask is None else attn_mask & mask

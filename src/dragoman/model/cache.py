@@ -1,0 +1,75 @@
+"""Key/value cache for incremental decoding: no prefix is computed twice.
+
+Each decoder layer keeps two sets of keys and values: those of the target so far, which grow by a token a step, and
+those of the source, which are computed at the first step and stay. A search re-orders and drops rows by `select`.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_ROOM = 16  # tokens that are allocated ahead
+
+
+class KeyValues:
+    """Keys and values of one attention, (N, H, T, d) each; those of self-attention grow."""
+
+    def __init__(self, *, grows: bool) -> None:
+        self.grows, self.length = grows, 0
+        self.room = torch.empty(2, 0, 0, 0, 0)  # (2, N, H, T or more, d)
+
+    @property
+    def complete(self) -> bool:
+        return self.length > 0 and not self.grows
+
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """All keys and values so far, (N, H, T, d) each."""
+        k, v = self.room[:, :, :, : self.length]
+        return k, v
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of new tokens, (N, H, t, d) each; return all so far."""
+        start, self.length = self.length, self.length + k.size(2)
+        if not start:
+            self.room = k.new_empty(2, *k.shape[:2], 0, k.size(3))
+        if (missing := self.length - self.room.size(3)) > 0:
+            self.room = F.pad(self.room, (0, 0, 0, missing + (_ROOM if self.grows else 0)))
+        self.room[:, :, :, start : self.length] = torch.stack((k, v))
+        return self.kept()
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (n,), in this order; repeats are allowed."""
+        self.room = self.room.index_select(1, rows)
+
+
+LayerCache = tuple[KeyValues, KeyValues]  # of self-attention and of cross-attention
+
+
+class DecoderCache:
+    """The layers' keys and values, and the memory (B, S, D) that the rows read, with its padding mask.
+
+    There are N = B * k rows: the k rows of a sentence (its beams or samples) stand side by side and share the keys
+    and values of their source.
+    """
+
+    def __init__(self, n_layers: int, memory: Tensor, memory_key_padding_mask: Tensor | None) -> None:
+        self.memory, self.memory_key_padding_mask = memory, memory_key_padding_mask
+        self.layers = [(KeyValues(grows=True), KeyValues(grows=False)) for _ in range(n_layers)]
+
+    @property
+    def length(self) -> int:
+        """Target tokens so far."""
+        return self.layers[0][0].length
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (n,), in this order; a sentence keeps its place or leaves with all of its k rows."""
+        k = self.layers[0][0].room.size(1) // len(self.memory)
+        sentences = rows[::k] // k
+        for self_attention, _ in self.layers:
+            self_attention.select(rows)
+        if len(sentences) < len(self.memory):
+            for _, cross_attention in self.layers:
+                cross_attention.select(sentences)
+            self.memory = self.memory[sentences]
+            if self.memory_key_padding_mask is not None:
+                self.memory_key_padding_mask = self.memory_key_padding_mask[sentences]

@@ -1,0 +1,94 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017) as three verbs: encode, decode, forward."""
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.config import ModelConfig
+from dragoman.errors import UserError, choose
+from dragoman.masks import padding_attn_mask
+from dragoman.model.cache import DecoderCache
+from dragoman.model.dropout import Dropout
+from dragoman.model.embedding import Embedding, Projection
+from dragoman.model.layers import DecoderLayer, EncoderLayer, normalization
+from dragoman.model.position import POSITIONS
+
+
+class Transformer(nn.Module):
+    """`config` gives the shape; the vocabulary sizes come from the tokenizers."""
+
+    def __init__(self, config: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int) -> None:
+        super().__init__()
+        if config.tie == "all" and src_vocab_size != tgt_vocab_size:
+            raise UserError(
+                "model.tie=all needs one vocabulary. Set data.tokenizer.vocabulary=joint or model.tie=tgt."
+            )
+        self.config = config
+        d_model, n_heads = config.d_model, config.n_heads
+        scheme = choose("model.position.kind", config.position.kind, POSITIONS)
+        self.max_positions = scheme.limit(config.position)  # tokens of a sentence, <BOS> or <EOS> included
+        self.encoder_position = scheme(config.position, d_model=d_model, n_heads=n_heads, causal=False)
+        self.decoder_position = scheme(config.position, d_model=d_model, n_heads=n_heads, causal=True)
+        self.encoder = nn.ModuleList(
+            EncoderLayer(config, self.encoder_position) for _ in range(config.n_encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            DecoderLayer(config, self.decoder_position) for _ in range(config.n_decoder_layers)
+        )
+        # Post-norm layers end in a norm of their own.
+        self.encoder_norm = normalization(config) if config.norm == "pre" else nn.Identity()
+        self.decoder_norm = normalization(config) if config.norm == "pre" else nn.Identity()
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+        self.dropout = Dropout(config.dropout)
+        self.src_embedding = Embedding(src_vocab_size, d_model)
+        self.tgt_embedding = self.src_embedding if config.tie == "all" else Embedding(tgt_vocab_size, d_model)
+        self.projection = Projection(tgt_vocab_size, d_model)
+        if config.tie != "none":
+            self.projection.weight = self.tgt_embedding.table.weight  # type: ignore[assignment]
+
+    def encode(self, src: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
+        """src (B, S) ids, src_key_padding_mask (B, S) True = padding, None = there is none -> memory (B, S, D)."""
+        positions = torch.arange(src.size(1), device=src.device)
+        attn_mask = padding_attn_mask(src_key_padding_mask)
+        x = self.dropout(self.encoder_position.embed(self.src_embedding(src), positions))
+        for layer in self.encoder:
+            x = layer(x, attn_mask)
+        return self.encoder_norm(x)
+
+    def decode(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        memory_key_padding_mask: Tensor | None,
+        *,
+        cache: DecoderCache | None = None,
+    ) -> Tensor:
+        """tgt (N, T) ids, memory (B, S, D), memory_key_padding_mask (B, S) -> states (N, T, D).
+
+        N is B, or k rows for each sentence, side by side. `tgt` begins with <BOS>; with a cache, it is what follows
+        the tokens decoded so far, and the cache then holds them too.
+        """
+        past = 0 if cache is None else cache.length
+        positions = torch.arange(past, past + tgt.size(1), device=tgt.device)
+        attn_mask = padding_attn_mask(memory_key_padding_mask)
+        x = self.dropout(self.decoder_position.embed(self.tgt_embedding(tgt), positions))
+        caches = [None] * len(self.decoder) if cache is None else cache.layers
+        for layer, layer_cache in zip(self.decoder, caches, strict=True):
+            x = layer(x, memory, attn_mask, layer_cache)
+        return self.decoder_norm(x)
+
+    def begin(self, src: Tensor, src_key_padding_mask: Tensor | None) -> DecoderCache:
+        """Encode src (B, S); return the cache of a search that has no token yet."""
+        return DecoderCache(len(self.decoder), self.encode(src, src_key_padding_mask), src_key_padding_mask)
+
+    def step(self, tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
+        """The next tokens (N, 1) -> logits (N, V) of those that follow; the cache has one token more."""
+        tokens = tokens.to(cache.memory.device)
+        states = self.decode(tokens, cache.memory, cache.memory_key_padding_mask, cache=cache)
+        return self.projection(states[:, -1]), cache
+
+    def forward(self, src: Tensor, tgt_in: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
+        """Teacher forcing: src (B, S), tgt_in (B, T) = <BOS> y1 .. yn -> logits (B, T, V) for y1 .. yn <EOS>."""
+        states = self.decode(tgt_in, self.encode(src, src_key_padding_mask), src_key_padding_mask)
+        return self.projection(states)

@@ -1,0 +1,103 @@
+"""One path a row: greedy search takes the most probable piece at each step, sampling draws one at random."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dragoman.config import SearchConfig
+from dragoman.search.hypothesis import Hypothesis, Sentence, normalised
+from dragoman.search.warp import log_probabilities, warped
+from dragoman.special import EOS
+
+
+class Path:
+    """The output of one row so far; `number` tells the rows of a sentence apart."""
+
+    def __init__(self, sentence: Sentence, number: int) -> None:
+        self.sentence, self.number = sentence, number
+        self.ids: list[int] = []
+        self.token_scores: list[float] = []
+        self.finished = False
+
+    def append(self, token: int, log_prob: float) -> None:
+        """Add a token, until <EOS> or the longest length."""
+        if self.finished:
+            return
+        self.token_scores.append(log_prob)
+        if token != EOS:
+            self.ids.append(token)
+        self.finished = token == EOS or len(self.ids) == self.sentence.max_length
+
+    def hypothesis(self, length_penalty: float) -> Hypothesis:
+        score = normalised(sum(self.token_scores), len(self.token_scores), length_penalty)
+        return Hypothesis(self.ids, score, self.token_scores)
+
+
+class Greedy:
+    """The most probable piece at each step; one hypothesis a sentence."""
+
+    @staticmethod
+    def width(config: SearchConfig) -> int:
+        """Rows of a sentence."""
+        return 1
+
+    def __init__(self, config: SearchConfig, sentences: Sequence[Sentence]) -> None:
+        self.config, self.k = config, self.width(config)
+        self.paths = [[Path(sentence, n) for n in range(self.k)] for sentence in sentences]
+        self.unfinished = self.paths  # those of the sentences in the batch
+        self.first = True
+
+    def advance(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
+        """logits (N, V) -> the rows (n,) that go on (None: all, as they are), and their next tokens (n, 1)."""
+        log_probs = log_probabilities(logits, first=self.first)
+        tokens = self.choose(log_probs)  # (N, 1)
+        token_log_probs = log_probs.gather(1, tokens)
+        rows = [path for paths in self.unfinished for path in paths]
+        for path, token, log_prob in zip(rows, tokens.tolist(), token_log_probs.tolist(), strict=True):
+            path.append(*token, *log_prob)
+        self.first = False
+        # A sentence leaves the batch when all of its paths are finished.
+        stays = [not all(path.finished for path in paths) for paths in self.unfinished]
+        if all(stays):
+            return None, tokens
+        self.unfinished = [paths for paths, stay in zip(self.unfinished, stays, strict=True) if stay]
+        going_on = torch.tensor(stays).repeat_interleave(self.k).nonzero()[:, 0].to(tokens.device)
+        return going_on, tokens[going_on]
+
+    def choose(self, log_probs: Tensor) -> Tensor:
+        """log_probs (N, V) -> the next token of each row (N, 1)."""
+        return log_probs.argmax(dim=-1, keepdim=True)
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """For each sentence its hypotheses, best first."""
+        results = [[path.hypothesis(self.config.length_penalty) for path in paths] for paths in self.paths]
+        return [sorted(hypotheses, key=lambda h: (-h.score, h.ids)) for hypotheses in results]
+
+
+class Sample(Greedy):
+    """n_best random draws from the warped distribution; scores are the model's own log-probs.
+
+    Each draw has its own random generator, so that the other sentences of a batch cannot change it.
+    """
+
+    @staticmethod
+    def width(config: SearchConfig) -> int:
+        return config.n_best
+
+    def __init__(self, config: SearchConfig, sentences: Sequence[Sentence]) -> None:
+        super().__init__(config, sentences)
+        self.generators: dict[Path, torch.Generator] = {}
+
+    def choose(self, log_probs: Tensor) -> Tensor:
+        config, tokens = self.config, []
+        probs = warped(log_probs, config.temperature, config.top_k, config.top_p).exp()
+        for path, row in zip((path for paths in self.unfinished for path in paths), probs, strict=True):
+            if path not in self.generators:
+                seed = np.random.SeedSequence([config.seed, path.sentence.line, path.number]).generate_state(
+                    1
+                )
+                self.generators[path] = torch.Generator(row.device).manual_seed(int(seed[0]))
+            tokens.append(torch.multinomial(row, 1, generator=self.generators[path]))
+        return torch.stack(tokens)

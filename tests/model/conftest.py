@@ -1,0 +1,75 @@
+"""Tiny networks with random numbers everywhere, for properties that hold whatever the weights are."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dragoman.config import ModelConfig, PositionConfig
+from dragoman.model.attention import Attention
+from dragoman.model.position import POSITIONS, Position
+from dragoman.model.transformer import Transformer
+
+V = 40
+
+
+def fill_zeros(module: nn.Module) -> None:
+    """Random numbers where a parameter starts at zero, which would hide that it is there."""
+    for parameter in module.parameters():
+        if not parameter.any():
+            nn.init.normal_(parameter, std=0.3)
+
+
+def make_model(*, position: str = "sinusoidal", **changes: Any) -> Transformer:
+    torch.manual_seed(1)
+    small = {"d_model": 16, "d_ff": 24, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 2}
+    scheme = PositionConfig(kind=position, length=32, n_buckets=8, max_distance=16)
+    config = ModelConfig(**{**small, "position": scheme, **changes})
+    model = Transformer(config, src_vocab_size=V, tgt_vocab_size=V)
+    fill_zeros(model)
+    return model
+
+
+def make_scheme(
+    kind: str, *, causal: bool = False, d_model: int = 8, n_heads: int = 2, **keys: Any
+) -> Position:
+    torch.manual_seed(1)
+    config = PositionConfig(kind=kind, **keys)
+    position = POSITIONS[kind](config, d_model=d_model, n_heads=n_heads, causal=causal).layer()
+    fill_zeros(position)
+    return position
+
+
+def make_attention(kind: str = "none", score: str = "scaled_dot", *, causal: bool = False) -> Attention:
+    position = make_scheme(kind, causal=causal, length=32, n_buckets=8, max_distance=16)
+    return Attention(8, 2, score=score, dropout=0.0, position=position)
+
+
+def random_ids(n: int, length: int, seed: int = 3) -> Tensor:
+    return torch.randint(4, V, (n, length), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def model() -> Callable[..., Transformer]:
+    """Makes a tiny Transformer: model(position="rope", norm="post")."""
+    return make_model
+
+
+@pytest.fixture
+def scheme() -> Callable[..., Position]:
+    """Makes one layer's position scheme."""
+    return make_scheme
+
+
+@pytest.fixture
+def attention() -> Callable[..., Attention]:
+    """Makes an attention of two heads of four."""
+    return make_attention
+
+
+@pytest.fixture
+def ids() -> Callable[..., Tensor]:
+    """Makes (n, length) random ids of words."""
+    return random_ids

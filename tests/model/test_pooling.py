@@ -1,0 +1,92 @@
+"""Sentence vectors: padding never counts, and each pooling is its formula."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.model.pooling import POOLINGS, AttentionPooling, attention_mean, first_token, masked_mean
+
+# note 002, section 5.3: two sentences of five positions, with three and two tokens
+PADDING = torch.tensor([[False, False, False, True, True], [False, False, True, True, True]])
+
+
+def memory(d_model: int = 16) -> Tensor:
+    return torch.randn(2, 5, d_model, generator=torch.Generator().manual_seed(4))
+
+
+def every() -> dict[str, object]:
+    torch.manual_seed(5)
+    return {**POOLINGS, "learned": AttentionPooling(16)}
+
+
+def test_mean_and_first_token_are_those_of_the_notes() -> None:
+    h = memory(128)
+    mask = (~PADDING)[..., None].float()
+    torch.testing.assert_close(masked_mean(h, PADDING), (h * mask).sum(1) / mask.sum(1))
+    torch.testing.assert_close(masked_mean(h, PADDING)[1], (h[1, 0] + h[1, 1]) / 2)
+    assert torch.equal(first_token(h, PADDING), h[:, 0, :])
+
+
+def test_attention_pooling_is_the_notes_formula() -> None:
+    h, pooling = memory(), AttentionPooling(16)
+    w, matrix, b = pooling.score.weight[0], pooling.hidden.weight, pooling.hidden.bias
+    vectors, weights = pooling(h, PADDING), pooling.weights(h, PADDING)
+    for row, n_tokens in enumerate((3, 2)):
+        e = torch.stack([w @ torch.tanh(matrix @ h[row, i] + b) for i in range(n_tokens)])
+        alpha = e.exp() / e.exp().sum()
+        torch.testing.assert_close(weights[row, :n_tokens], alpha)
+        torch.testing.assert_close(vectors[row], sum(alpha[i] * h[row, i] for i in range(n_tokens)))
+    assert weights[PADDING].eq(0).all()
+
+
+def test_the_mean_is_the_query_of_attention_mean() -> None:
+    h = memory()
+    for row, n_tokens in enumerate((3, 2)):
+        tokens = h[row, :n_tokens]
+        alpha = torch.stack([tokens.mean(0) @ token / 16**0.5 for token in tokens]).softmax(0)
+        torch.testing.assert_close(attention_mean(h, PADDING)[row], alpha @ tokens)
+
+
+def test_attention_mean_favours_tokens_that_agree() -> None:
+    agreeing, odd = torch.tensor([3.0, 0.0, 0.0, 0.0]), torch.tensor([0.0, 3.0, 0.0, 0.0])
+    h = torch.stack([agreeing, agreeing, agreeing, odd])[None]
+    none = torch.zeros(1, 4, dtype=torch.bool)
+    mean, attended = masked_mean(h, none)[0], attention_mean(h, none)[0]
+    assert attended[0] > mean[0]
+    assert attended[1] < mean[1]
+
+
+@pytest.mark.parametrize("name", [*POOLINGS, "learned"])
+def test_padding_changes_no_vector(name: str) -> None:
+    pool, h = every()[name], memory()
+    other = h.masked_fill(PADDING[..., None], 1e4)
+    torch.testing.assert_close(pool(h, PADDING), pool(other, PADDING))  # type: ignore[operator]
+    torch.testing.assert_close(pool(h, PADDING)[1:], pool(h[1:, :2], PADDING[1:, :2]))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", [*POOLINGS, "learned"])
+def test_a_row_without_tokens_gives_zeros(name: str) -> None:
+    h = memory().requires_grad_()
+    padding = torch.tensor([[False, False, True, True, True], [True] * 5])
+    vectors = every()[name](h, padding)  # type: ignore[operator]
+    vectors.sum().backward()
+    assert vectors[1].eq(0).all()
+    assert vectors[0].ne(0).all()
+    assert h.grad is not None
+    assert h.grad.isfinite().all()
+    assert h.grad[padding].eq(0).all()
+
+
+def test_attention_pooling_learns() -> None:
+    torch.manual_seed(6)
+    pooling, h = AttentionPooling(16), memory()
+    target = h[:, 1]  # attend to the second token
+    optimizer = torch.optim.Adam(pooling.parameters(), lr=0.05)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = (pooling(h, PADDING) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 10

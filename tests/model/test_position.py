@@ -1,0 +1,237 @@
+"""Each scheme against its paper, written out as loops over positions and components."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.config import PositionConfig
+from dragoman.model.attention import Attention
+from dragoman.model.position import POSITIONS, sinusoid
+
+T, D, H, D_HEAD = 7, 8, 2, 4
+POSITION_NUMBERS = torch.arange(T)
+WORDS = torch.randn(2, T, D, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+
+
+def close(result: Tensor, expected: list | Tensor) -> None:
+    torch.testing.assert_close(
+        result.double(), torch.as_tensor(expected, dtype=torch.float64), atol=1e-5, rtol=1e-5
+    )
+
+
+def pe(pos: float, i: int, d: int, base: float) -> float:
+    """Component i of d: Vaswani et al. 2017, section 3.5."""
+    angle = pos / base ** ((i - i % 2) / d)
+    return math.cos(angle) if i % 2 else math.sin(angle)
+
+
+@pytest.mark.parametrize("base", [100.0, 10000.0])
+@pytest.mark.parametrize("d", [8, 7], ids=["even", "odd"])
+def test_the_sinusoid_is_the_papers_formula(base, d):
+    close(sinusoid(torch.arange(20), d, base), [[pe(pos, i, d, base) for i in range(d)] for pos in range(20)])
+
+
+ADDED = {
+    "none": lambda pos, i, table: 0.0,
+    "integer": lambda pos, i, table: pos if i == 0 else 0.0,
+    "unit": lambda pos, i, table: pos / 15 if i == 0 else 0.0,  # the last of 16 places is 1
+    "sinusoidal": lambda pos, i, table: pe(pos, i, D, 100.0),
+    "learned": lambda pos, i, table: table[pos][i],
+}
+
+
+@pytest.mark.parametrize("kind", ADDED)
+def test_embed_adds_the_formula_of_the_scheme(kind, scheme):
+    position = scheme(kind, base=100.0, length=16)
+    added = ADDED.get(kind, ADDED["none"])
+    table = position.table.tolist() if kind == "learned" else None
+    expected = [[added(pos, i, table) for i in range(D)] for pos in range(T)]
+    close(position.embed(WORDS, POSITION_NUMBERS) - WORDS, torch.tensor(expected).expand(2, T, D))
+
+
+def test_each_kind_acts_at_its_own_place_only(scheme):
+    for kind in POSITIONS:
+        position, q = scheme(kind, length=16), torch.randn(2, H, T, D_HEAD)
+        assert (position.rotate(q, POSITION_NUMBERS) is q) == (kind != "rope")
+        bias = position.bias(q, q, POSITION_NUMBERS, POSITION_NUMBERS)
+        assert (bias is None) == (kind not in ("t5", "transformer_xl", "alibi"))
+        assert (position.embed(WORDS, POSITION_NUMBERS) is WORDS) == (kind not in ADDED or kind == "none")
+
+
+# rope
+
+
+def rotated(x: list[float], pos: int, base: float) -> list[float]:
+    """The block-diagonal matrix of Su et al. 2021, equation 15, times x."""
+    d = len(x)
+    matrix = [[0.0] * d for _ in range(d)]
+    for i in range(0, d, 2):
+        angle = pos * base ** (-i / d)
+        matrix[i][i], matrix[i][i + 1] = math.cos(angle), -math.sin(angle)
+        matrix[i + 1][i], matrix[i + 1][i + 1] = math.sin(angle), math.cos(angle)
+    return [sum(matrix[row][column] * x[column] for column in range(d)) for row in range(d)]
+
+
+@pytest.mark.parametrize("base", [100.0, 10000.0])
+def test_rope_is_the_papers_matrix_times_the_vector(base, scheme):
+    q = torch.randn(2, H, T, 6, dtype=torch.float64)
+    position = scheme("rope", d_model=12, n_heads=H, base=base)
+    expected = [
+        [[rotated(q[b, h, t].tolist(), t, base) for t in range(T)] for h in range(H)] for b in range(2)
+    ]
+    close(position.rotate(q, POSITION_NUMBERS), expected)
+
+
+def test_under_rope_a_product_depends_on_the_distance_only(scheme):
+    position = scheme("rope", d_model=16)
+    q, k = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 1, 8)
+
+    def product(m: int, n: int) -> Tensor:
+        rotated_q, rotated_k = position.rotate(q, torch.tensor([m])), position.rotate(k, torch.tensor([n]))
+        return (rotated_q * rotated_k).sum()
+
+    for distance in (-4, 0, 3):
+        products = torch.stack([product(n + distance, n) for n in (4, 9, 40)])
+        torch.testing.assert_close(products, products[:1].expand(3), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(product(3, 0), product(2, 0), atol=1e-3)
+
+
+def test_rope_keeps_lengths_and_position_0(scheme):
+    position, q = scheme("rope"), torch.randn(1, H, T, D_HEAD)
+    result = position.rotate(q, POSITION_NUMBERS)
+    torch.testing.assert_close(result.norm(dim=-1), q.norm(dim=-1))
+    assert torch.equal(result[:, :, 0], q[:, :, 0])
+
+
+# t5
+
+
+def bucket(distance: int, *, causal: bool, n_buckets: int, max_distance: int) -> int:
+    """Raffel et al. 2020, section 2.1, and T5's own choice of ranges, without a logarithm.
+
+    Below half of the buckets each distance has its own. The others begin at e * (m / e)^(s / n), s = 0 .. n - 1:
+    here raised to the power of n, so that only whole numbers are compared.
+    """
+    first = 0
+    if not causal:
+        n_buckets //= 2
+        first = n_buckets if distance > 0 else 0
+    far = max(-distance, 0) if causal else abs(distance)
+    e = n_buckets // 2
+    if far < e:
+        return first + far
+    n = n_buckets - e
+    steps = [s for s in range(n) if e ** (n - s) * max_distance**s <= far**n]
+    return first + e + max(steps)
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+@pytest.mark.parametrize(("n_buckets", "max_distance"), [(32, 128), (4, 10)])
+def test_t5_buckets_are_single_distances_then_wider_ranges(causal, n_buckets, max_distance, scheme):
+    position = scheme("t5", causal=causal, n_buckets=n_buckets, max_distance=max_distance)
+    far = range(-max_distance - 50, max_distance + 51)
+    expected = [bucket(d, causal=causal, n_buckets=n_buckets, max_distance=max_distance) for d in far]
+    assert position.buckets(torch.tensor(far)).tolist() == expected
+    # In the encoder there is one more, for a key ahead at distance 0, which cannot be.
+    assert len(set(expected)) == n_buckets - (not causal)
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+def test_the_bias_of_t5_is_looked_up_pair_by_pair(causal, scheme):
+    position, q = scheme("t5", causal=causal, n_buckets=8, max_distance=12), torch.randn(2, H, T, D_HEAD)
+    table = position.table.tolist()
+    expected = [
+        [
+            [table[bucket(j - i, causal=causal, n_buckets=8, max_distance=12)][h] for j in range(T)]
+            for i in range(T)
+        ]
+        for h in range(H)
+    ]
+    close(position.bias(q, q, POSITION_NUMBERS, POSITION_NUMBERS), expected)
+
+
+# alibi
+
+
+def slopes(n_heads: int) -> list[float]:
+    """Press et al. 2022: a geometric series that begins at 2^(-8/n), with that ratio, for n a power of two; for other
+    numbers the series of the power below, then every other term of the one above."""
+    power = 1
+    while 2 * power <= n_heads:
+        power *= 2
+
+    def series(n: int) -> list[float]:
+        return [(2 ** (-8 / n)) ** (h + 1) for h in range(n)]
+
+    return series(power) + series(2 * power)[0::2][: n_heads - power]
+
+
+def test_the_slopes_of_eight_heads_are_the_papers_halves():
+    assert slopes(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+
+
+@pytest.mark.parametrize("n_heads", [1, 3, 8, 12])
+def test_alibi_falls_with_the_distance_at_each_heads_slope(n_heads, scheme):
+    position, q = scheme("alibi", n_heads=n_heads, d_model=2 * n_heads), torch.randn(1, n_heads, T, 2)
+    expected = [
+        [[-slopes(n_heads)[h] * abs(i - j) for j in range(T)] for i in range(T)] for h in range(n_heads)
+    ]
+    close(position.bias(q, q, POSITION_NUMBERS, POSITION_NUMBERS), expected)
+
+
+# transformer_xl
+
+
+def vector(matrix: list[list[float]], x: list[float]) -> list[float]:
+    return [sum(a * b for a, b in zip(row, x, strict=True)) for row in matrix]
+
+
+def product(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def plus(a: list[float], b: list[float]) -> list[float]:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+def four_terms(layer: Attention, words: Tensor) -> list:
+    """A_ij of Dai et al. 2019, section 3.3, over sqrt(d), before the mask: (a) + (b) + (c) + (d) for each head."""
+    part = layer.position
+    heads = []
+    for h in range(H):
+        rows = slice(h * D_HEAD, (h + 1) * D_HEAD)
+        w_q, b_q = layer.q.weight[rows].tolist(), layer.q.bias[rows].tolist()
+        w_ke, b_k = layer.kv.weight[rows].tolist(), layer.kv.bias[rows].tolist()
+        w_kr, u, v = part.r.weight[rows].tolist(), part.u[h].tolist(), part.v[h].tolist()
+        scores = []
+        for i in range(T):
+            query = plus(vector(w_q, words[i].tolist()), b_q)
+            scores.append([])
+            for j in range(T):
+                key = plus(vector(w_ke, words[j].tolist()), b_k)
+                distance = vector(w_kr, [pe(i - j, c, D, 10000.0) for c in range(D)])
+                a, b = product(query, key), product(query, distance)
+                c, d = product(u, key), product(v, distance)
+                scores[-1].append((a + b + c + d) / math.sqrt(D_HEAD))
+        heads.append(scores)
+    return heads
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+def test_transformer_xl_sums_the_papers_four_terms(causal, attention):
+    layer = attention("transformer_xl", causal=causal).double()
+    expected = torch.tensor([four_terms(layer, words) for words in WORDS], dtype=torch.float64)
+    if causal:
+        later = torch.ones(T, T, dtype=torch.bool).triu(1)
+        expected = expected.masked_fill(later, float("-inf"))
+    close(layer.weights(WORDS, WORDS, causal=causal), expected.softmax(-1))
+
+
+def test_layers_of_transformer_xl_share_only_u_and_v():
+    shared = POSITIONS["transformer_xl"](PositionConfig(), d_model=D, n_heads=H, causal=True)
+    one, other = shared.layer(), shared.layer()
+    assert one.u is other.u
+    assert one.v is other.v
+    assert one.r.weight is not other.r.weight

@@ -1,0 +1,276 @@
+"""Properties of the Transformer whatever its weights are."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from dragoman.config import ModelConfig, PositionConfig
+from dragoman.errors import UserError
+from dragoman.masks import causal_attn_mask, key_padding_mask
+from dragoman.model.attention import SCORES
+from dragoman.model.position import POSITIONS
+from dragoman.model.transformer import Transformer
+from dragoman.special import PAD
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "bundle"
+# One choice varied at a time around the baseline.
+CONFIGS: list[dict[str, str]] = [
+    *({"position": kind} for kind in POSITIONS),
+    *({"score": score} for score in SCORES if score != "scaled_dot"),
+    {"norm": "post"},
+    {"normalization": "rms_norm"},
+    *({"activation": activation} for activation in ("gelu", "swiglu")),
+    *({"tie": tie} for tie in ("none", "tgt")),
+]
+every = pytest.mark.parametrize("changes", CONFIGS, ids=lambda c: "-".join(c.values()))
+
+
+@every
+def test_a_later_target_token_changes_nothing_before_it(changes, model, ids):
+    network = model(**changes).eval()
+    src, tgt = ids(2, 5), ids(2, 6)
+    other = tgt.clone()
+    other[:, 4] = (tgt[:, 4] - 4 + 1) % 36 + 4
+    before, after = (network(src, t, key_padding_mask(src)) for t in (tgt, other))
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert not torch.allclose(before[:, 4:], after[:, 4:])
+
+
+@every
+def test_padding_changes_no_logit_of_a_token(changes, model, ids):
+    network = model(**changes).eval()
+    src, tgt = ids(2, 5), ids(2, 4)
+    wide_src = torch.cat((src, torch.full((2, 3), PAD)), 1)
+    wide_tgt = torch.cat((tgt, torch.full((2, 2), PAD)), 1)
+    narrow = network(src, tgt, key_padding_mask(src))
+    wide = network(wide_src, wide_tgt, key_padding_mask(wide_src))
+    torch.testing.assert_close(wide[:, :4], narrow, atol=1e-5, rtol=1e-5)
+
+
+@every
+def test_every_parameter_has_a_gradient_that_helps(changes, model, ids):
+    network = model(**changes).eval()
+    src, tgt = ids(4, 6), ids(4, 5)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.003)
+
+    def loss() -> Tensor:
+        logits = network(src, tgt, key_padding_mask(src))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), tgt.flatten())
+
+    first = loss()
+    first.backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), f"{name} takes no part"
+    optimizer.step()
+    assert loss() < first
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "t5", "transformer_xl"])
+def test_bf16_autocast_gives_nearly_the_same(kind, model, ids):
+    network = model(position=kind).eval()
+    src, tgt = ids(4, 6), ids(4, 5)
+    padding = key_padding_mask(src)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = network(src, tgt, padding)
+    expected = network(src, tgt, padding)
+    assert (logits - expected).norm() < 0.05 * expected.norm()
+    logits.float().logsumexp(-1).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_sentence_does_not_see_its_batch_mates(fused, model, ids):
+    network = model().eval()
+    for layer in network.decoder:
+        layer.self_attention.fused = layer.cross_attention.fused = fused
+    src, tgt = ids(4, 6), ids(4, 5)
+    together = network(src, tgt, None)
+    alone = torch.cat([network(src[i : i + 1], tgt[i : i + 1], None) for i in range(4)])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+
+
+def test_ids_under_the_padding_mask_change_nothing(model, ids):
+    network, src, tgt = model().eval(), ids(2, 6), ids(2, 4)
+    padding = torch.zeros_like(src, dtype=torch.bool)
+    padding[:, 4:] = True
+    other = src.masked_fill(padding, 7)
+    torch.testing.assert_close(network(src, tgt, padding), network(other, tgt, padding))
+
+
+def test_only_positions_tell_a_permuted_source_apart(model, ids):
+    src, order = ids(1, 6), torch.tensor([3, 1, 5, 0, 2, 4])
+    for kind in POSITIONS:
+        network = model(position=kind).eval()
+        permuted, memory = network.encode(src[:, order], None), network.encode(src, None)
+        assert torch.allclose(permuted, memory[:, order], atol=1e-5) == (kind == "none"), kind
+
+
+def test_k_targets_of_a_sentence_share_its_memory(model, ids):
+    k = 3
+    network, src, tgt = model().eval(), ids(2, 5), ids(2 * k, 4)
+    src[1, 3:] = PAD
+    padding = key_padding_mask(src)
+    shared = network.decode(tgt, network.encode(src, padding), padding)
+    rows, padding = src.repeat_interleave(k, 0), padding.repeat_interleave(k, 0)
+    copied = network.decode(tgt, network.encode(rows, padding), padding)
+    torch.testing.assert_close(shared, copied, atol=1e-5, rtol=1e-5)
+
+
+def copy_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> None:
+    d = theirs.embed_dim
+    with torch.no_grad():
+        ours.q.weight.copy_(theirs.in_proj_weight[:d])
+        ours.q.bias.copy_(theirs.in_proj_bias[:d])
+        ours.kv.weight.copy_(theirs.in_proj_weight[d:])
+        ours.kv.bias.copy_(theirs.in_proj_bias[d:])
+        ours.out.load_state_dict(theirs.out_proj.state_dict())
+
+
+def copy_layer(ours: nn.Module, theirs: nn.Module) -> None:
+    copy_attention(ours.self_attention, theirs.self_attn)
+    if hasattr(theirs, "multihead_attn"):
+        copy_attention(ours.cross_attention, theirs.multihead_attn)
+    ours.feed_forward.up.load_state_dict(theirs.linear1.state_dict())
+    ours.feed_forward.down.load_state_dict(theirs.linear2.state_dict())
+    for n, residual in enumerate(ours.residuals, 1):
+        residual.norm.load_state_dict(getattr(theirs, f"norm{n}").state_dict())
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_ours_equals_torch_nn_transformer(norm, activation, model, ids):
+    ours = model(norm=norm, activation=activation, dropout=0.0, position="none")
+    theirs = nn.Transformer(
+        16, 2, 1, 2, 24, dropout=0.0, activation=activation, batch_first=True, norm_first=norm == "pre"
+    )
+    for stack, other in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
+        for layer, other_layer in zip(stack, other.layers, strict=True):
+            copy_layer(layer, other_layer)
+    if norm == "pre":
+        ours.encoder_norm.load_state_dict(theirs.encoder.norm.state_dict())
+        ours.decoder_norm.load_state_dict(theirs.decoder.norm.state_dict())
+    else:
+        theirs.encoder.norm = theirs.decoder.norm = None  # the paper has none after the last layer
+    src, tgt = ids(3, 7), ids(3, 5)
+    src[0, 5:] = PAD
+    padding = key_padding_mask(src)
+    expected = theirs(
+        ours.src_embedding(src),
+        ours.src_embedding(tgt),
+        tgt_mask=~causal_attn_mask(5, 5)[0, 0],  # torch's own polarity: True = blocked
+        src_key_padding_mask=padding,
+        memory_key_padding_mask=padding,
+    )
+    states = ours.decode(tgt, ours.encode(src, padding), padding)
+    torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "swiglu"])
+def test_feed_forward_is_its_formula(name, model):
+    layer, x = model(activation=name).encoder[0].feed_forward, torch.randn(1, 5, 16)
+    up = layer.up(x)
+    hidden = {
+        "relu": lambda: up.clamp(min=0),
+        "gelu": lambda: up * (1 + torch.erf(up / 2**0.5)) / 2,
+        "swiglu": lambda: layer.gate(x) * layer.gate(x).sigmoid() * up,
+    }[name]()
+    torch.testing.assert_close(layer.eval()(x), layer.down(hidden))
+
+
+@pytest.mark.parametrize(("tie", "n_matrices"), [("none", 3), ("tgt", 2), ("all", 1)])
+def test_tie_shares_vocabulary_matrices(tie, n_matrices, model):
+    assert len([p for p in model(tie=tie).parameters() if p.size(0) == 40]) == n_matrices
+
+
+def test_parameter_names_are_those_of_the_golden_bundle():
+    config = json.loads((GOLDEN / "config.json").read_text(encoding="utf-8"))
+    shape = config["model"] | {"position": PositionConfig(**config["model"]["position"])}
+    sizes = {f"{side}_vocab_size": config[f"{side}_vocab_size"] for side in ("src", "tgt")}
+    ours = dict(Transformer(ModelConfig(**shape), **sizes).named_parameters())
+    stored = load_file(GOLDEN / "model.safetensors")
+    assert {n: p.shape for n, p in ours.items()} == {n: p.shape for n, p in stored.items()}
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_dropout_follows_every_sublayer(n, norm, model):
+    residual = model(norm=norm, dropout=0.5).decoder[0].residuals[n]
+    x, sublayer = torch.randn(1, 50, 16), torch.ones_like
+    kept = residual.eval()(x, sublayer)
+    dropped = residual.train()(x, sublayer)
+    if norm == "pre":
+        values = torch.where(torch.isclose(dropped - x, torch.tensor(0.0), atol=1e-6), 0, dropped - x)
+        assert sorted(values.round(decimals=4).unique().tolist()) == [0, 2]
+    else:
+        assert not torch.allclose(dropped, kept)
+
+
+@pytest.mark.parametrize(("stack", "share"), [("encoder", 0.5), ("decoder", 0.5), ("decoder", 0.0)])
+def test_dropout_follows_the_embeddings(stack, share, model, ids):
+    network, inputs = model(dropout=share, d_model=64).train(), []
+    getattr(network, stack)[0].register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    network(ids(4, 20), ids(4, 20), None)
+    assert (inputs[0] == 0).float().mean().item() == pytest.approx(share, abs=0.05)
+
+
+def test_evaluation_mode_is_deterministic(model, ids):
+    network = model(dropout=0.5, activation_dropout=0.5, attention_dropout=0.5).eval()
+    assert torch.equal(*(network(ids(2, 5), ids(2, 5), None) for _ in range(2)))
+
+
+@pytest.mark.parametrize("place", ["activation_dropout", "attention_dropout"])
+@pytest.mark.parametrize("score", ["scaled_dot", "additive"])
+def test_each_dropout_has_its_own_switch(place, score, model, ids):
+    network = model(**{"dropout": 0.0, place: 0.5, "score": score}).train()
+    assert not torch.equal(*(network(ids(2, 5), ids(2, 5), None) for _ in range(2)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"activation": "rellu"}, "model.activation=rellu: .*did you mean 'relu'"),
+        ({"score": "scaleddot"}, "model.score=scaleddot: choose one of scaled_dot, dot, additive"),
+        ({"normalization": "rmsnorm"}, "choose one of layer_norm, rms_norm"),
+        ({"position": "rotary"}, "model.position.kind=rotary: choose one of none, .*rope"),
+        ({"position": "rope", "d_model": 15, "n_heads": 5}, "heads of 3. Change n_heads"),
+    ],
+    ids=str,
+)
+def test_an_unknown_kind_is_named_with_its_choices(changes, message, model):
+    with pytest.raises(UserError, match=message):
+        model(**changes)
+
+
+def test_one_matrix_needs_one_vocabulary():
+    with pytest.raises(UserError, match="vocabulary=joint"):
+        Transformer(ModelConfig(tie="all"), src_vocab_size=10, tgt_vocab_size=11)
+
+
+def test_only_tables_of_positions_have_a_limit(model):
+    limits = {kind: model(position=kind).max_positions for kind in POSITIONS}
+    assert {kind: limit for kind, limit in limits.items() if limit} == {"unit": 32, "learned": 32}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sinusoidal", "rope", "t5", "transformer_xl"])
+def test_torch_compile_makes_one_graph_for_every_length(kind, model, ids):
+    network, graphs = model(position=kind).eval(), []
+    torch._dynamo.reset()
+
+    def count(graph: torch.fx.GraphModule, _: object) -> Callable:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(network, backend=count, fullgraph=True, dynamic=True)
+    for length in (5, 7, 9):
+        src = ids(2, length)
+        padding = key_padding_mask(src)
+        torch.testing.assert_close(compiled(src, src, padding), network(src, src, padding))
+    assert len(graphs) == 1
