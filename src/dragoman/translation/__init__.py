@@ -1,0 +1,1 @@
+"""Text to text: sentences, tokenizer, engine and back."""

@@ -1,0 +1,228 @@
+"""Export to CTranslate2: a bundle's network as its TransformerSpec, written to ctranslate2/ inside the bundle.
+
+A position scheme that adds to the word vectors becomes a table of its addends, long enough for the bundle's own
+search settings. The pieces that are never produced (search/warp.py) get a bias that no logit outweighs.
+
+Verification: before anything is written, the same network in float32 translates 100 sentences greedily, as torch does.
+Two translations may differ only after a near tie: at the first piece where they part, torch's log-probs of
+both pieces lie within 1e-4 of each other.
+"""
+
+import itertools
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dragoman import bundle as bundles
+from dragoman import files
+from dragoman.bundle import Bundle
+from dragoman.config import ModelConfig, SearchConfig
+from dragoman.data.text import clean_text
+from dragoman.errors import UserError, check_choice, choose
+from dragoman.manifest import MANIFEST, entries
+from dragoman.model.attention import SCORES, Attention
+from dragoman.model.layers import FeedForward
+from dragoman.model.position import POSITIONS, T5, Position, Rope
+from dragoman.model.transformer import Transformer
+from dragoman.search.warp import NEVER
+from dragoman.special import BOS, EOS, UNK
+from dragoman.translation import ctranslate2 as engine
+from dragoman.translation.engine import translate_ids
+
+QUANTIZATIONS = ("int8", "int16", "float32")
+SENTENCES = 100  # translated by both engines
+NEAR_TIE = 1e-4  # nats between two pieces that the engines may rank differently
+_FEWEST_POSITIONS = 1024
+_NEVER_BIAS = -1e9
+_LONGEST_RANDOM = 24  # ids
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}  # CTranslate2's names
+_NORMALIZATIONS = ("layer_norm", "rms_norm")
+
+
+def unsupported_by_ctranslate2(config: ModelConfig) -> str | None:
+    """Return the first setting that CTranslate2 cannot express, or None."""
+    position = config.position.kind
+    supported = {
+        f"model.score={config.score}": choose("model.score", config.score, SCORES).ctranslate2,
+        f"model.position.kind={position}": choose("model.position.kind", position, POSITIONS).ctranslate2,
+        f"model.activation={config.activation}": config.activation in _ACTIVATIONS,
+        f"model.normalization={config.normalization}": config.normalization in _NORMALIZATIONS,
+    }
+    return next((setting for setting in supported if not supported[setting]), None)
+
+
+def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: str = "int8") -> str:
+    """Write the export of the bundle at `folder`, verified on the first of `sources`; return a summary line.
+
+    Random ids replace missing sources. Raises UserError for a network that CTranslate2 cannot express, and for
+    an export that translates differently from torch; an older export then stays as it was.
+    """
+    version = engine.library().__version__
+    check_choice("quantization", quantization, QUANTIZATIONS)
+    if setting := unsupported_by_ctranslate2(bundles.describe(folder).model_config):
+        raise UserError(f"{folder}: CTranslate2 does not support {setting}. Translate with torch")
+    origin = engine.made_of(folder)
+    bundle = bundles.load(folder)
+    positions = _n_positions(bundle)
+
+    def fill(new: Path) -> None:
+        _write(bundle, new, positions, "float32")
+        _verify(bundle, engine.CTranslate2Engine(new, bundle, positions), sources)
+        _write(bundle, new, positions, quantization)
+        manifest = {
+            "format_version": engine.FORMAT_VERSION,
+            "library": version,
+            "quantization": quantization,
+            "positions": positions,
+            "made_of": origin,
+            "files": entries(new),
+        }
+        (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+    target = folder / engine.FOLDER
+    files.replace_folder(target, fill)
+    megabytes = sum(path.stat().st_size for path in target.iterdir()) / 1e6
+    return f"{target}: {quantization}, {megabytes:.1f} MB; {SENTENCES} sentences verified against torch"
+
+
+def _n_positions(bundle: Bundle) -> int:
+    """The length of the position table; 0: the scheme needs none."""
+    model = bundle.model
+    if isinstance(model.encoder_position, T5 | Rope):
+        return 0
+    longest = bundle.max_length + len(bundle.directions)  # with its tag and <EOS>
+    return model.max_positions or max(_FEWEST_POSITIONS, longest, bundle.search.max_length(longest))
+
+
+def _verify(bundle: Bundle, fast: engine.CTranslate2Engine, texts: Sequence[str]) -> None:
+    """Translate with both engines, in each direction. Raises UserError where they differ by more than a near tie."""
+    rng, tokenizer = random.Random(1), bundle.src_tokenizer
+    pieces = range(EOS + 1, len(tokenizer))
+    longest = min(bundle.max_length, (fast.positions or bundle.max_length) - len(bundle.directions))
+    rows = tokenizer.encode_batch([clean_text(text) for text in texts[:SENTENCES]])
+    rows += [rng.choices(pieces, k=rng.randint(1, _LONGEST_RANDOM)) for _ in range(SENTENCES)]
+    tags = itertools.cycle([tokenizer.tag(direction.tgt) for direction in bundle.directions])
+    sources = [[*tag, *row[:longest]] for tag, row in zip(tags, filter(None, rows), strict=False)][:SENTENCES]
+    greedy = SearchConfig(kind="greedy")
+    results = translate_ids(bundle.model, sources, greedy), fast.translate(sources, greedy, scored=False)
+    for source, (ours,), (theirs,) in zip(sources, *results, strict=True):
+        if ours.ids != theirs.ids and (gap := _gap(bundle.model, source, ours.ids, theirs.ids)) > NEAR_TIE:
+            raise UserError(
+                f"CTranslate2 and torch translate the ids {source} differently (log-probs {gap:.1g} apart). "
+                "Nothing was written"
+            )
+
+
+@torch.inference_mode()
+def _gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
+    """The difference of torch's log-probs of the first pieces in which two translations differ."""
+    pairs = enumerate(zip([*a, EOS], [*b, EOS], strict=False))
+    first, (piece, other) = next((n, pair) for n, pair in pairs if pair[0] != pair[1])
+    logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *a[:first]]]), None)[0, -1]
+    return abs(float(logits[piece] - logits[other]))
+
+
+def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) -> None:
+    spec = specification(bundle.model, n_positions)
+    src, tgt = (each.pieces(range(len(each))) for each in (bundle.src_tokenizer, bundle.tgt_tokenizer))
+    spec.register_source_vocabulary(src)
+    spec.register_target_vocabulary(tgt)
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (tgt[i] for i in (UNK, BOS, EOS))
+    spec.config.decoder_start_token = tgt[BOS]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = 1e-5
+    spec.validate()
+    spec.optimize(quantization)
+    spec.save(str(folder))
+
+
+def specification(model: Transformer, n_positions: int) -> Any:
+    """The network as a ctranslate2.specs.TransformerSpec in float32, without vocabularies."""
+    from ctranslate2 import specs
+
+    config = model.config
+    shape: dict[str, Any] = {
+        "pre_norm": config.norm == "pre",
+        "activation": specs.Activation[_ACTIVATIONS[config.activation]],
+        "ffn_glu": config.activation == "swiglu",
+        "rms_norm": config.normalization == "rms_norm",
+        "relative_attention_bias": isinstance(model.encoder_position, T5),
+    }
+    if isinstance(model.encoder_position, Rope):
+        shape |= {"rotary_dim": config.d_model // config.n_heads, "rotary_interleave": True}
+        shape |= {"rotary_base": config.position.base}
+    encoder = specs.TransformerEncoderSpec(config.n_encoder_layers, config.n_heads, **shape)
+    decoder = specs.TransformerDecoderSpec(config.n_decoder_layers, config.n_heads, **shape)
+    encoder.embeddings[0].weight = _numbers(model.src_embedding.table.weight)
+    decoder.embeddings.weight = _numbers(model.tgt_embedding.table.weight)
+    for spec, position, norm in (
+        (encoder, model.encoder_position, model.encoder_norm),
+        (decoder, model.decoder_position, model.decoder_norm),
+    ):
+        if n_positions:
+            spec.position_encodings.encodings = _table(position, n_positions)
+        if config.norm == "pre":
+            _norm(spec.layer_norm, norm)
+    for spec, layer in zip([*encoder.layer, *decoder.layer], [*model.encoder, *model.decoder], strict=True):
+        norms = [residual.norm for residual in layer.residuals]
+        _attention(spec.self_attention, layer.self_attention, norms[0])
+        if len(norms) == 3:  # a decoder layer
+            _attention(spec.attention, layer.cross_attention, norms[1])
+        _feed_forward(spec.ffn, layer.feed_forward, norms[-1])
+    decoder.projection.weight = _numbers(model.projection.weight)
+    decoder.projection.bias = np.zeros(len(model.projection.weight), dtype=np.float32)
+    decoder.projection.bias[list(NEVER)] = _NEVER_BIAS
+    return specs.TransformerSpec(encoder, decoder)
+
+
+def _attention(spec: Any, attention: Attention, norm: nn.Module) -> None:
+    if attention.position is None:  # cross-attention
+        _linear(spec.linear[0], attention.q)
+        _linear(spec.linear[1], attention.kv)
+    else:
+        _linear(spec.linear[0], attention.q, attention.kv)
+    _linear(spec.linear[-1], attention.out)
+    spec.queries_scale = np.float32(attention.score.scale)
+    if isinstance(attention.position, T5):
+        spec.relative_attention_bias = _numbers(attention.position.table)
+        spec.relative_attention_max_distance = np.int32(attention.position.config.max_distance)
+    _norm(spec.layer_norm, norm)
+
+
+def _feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None:
+    if feed_forward.gate is None:
+        _linear(spec.linear_0, feed_forward.up)
+    else:
+        _linear(spec.linear_0, feed_forward.gate)
+        _linear(spec.linear_0_noact, feed_forward.up)
+    _linear(spec.linear_1, feed_forward.down)
+    _norm(spec.layer_norm, norm)
+
+
+def _linear(spec: Any, *products: nn.Linear) -> None:
+    """One product in CTranslate2, side by side where we have several."""
+    spec.weight = _numbers(torch.cat([product.weight for product in products]))
+    spec.bias = _numbers(torch.cat([product.bias for product in products]))
+
+
+def _norm(spec: Any, norm: Any) -> None:
+    spec.gamma = _numbers(norm.weight)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = _numbers(norm.bias)
+
+
+@torch.inference_mode()
+def _table(position: Position, length: int) -> np.ndarray:
+    """The addends of a scheme at each position (T, D)."""
+    return _numbers(position.embed(torch.zeros(1, length, position.d_model), torch.arange(length))[0])
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    """A copy, because quantisation writes in place."""
+    return tensor.detach().to("cpu", torch.float32, copy=True).numpy()

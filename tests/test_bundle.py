@@ -1,0 +1,317 @@
+"""Bundles: saving, loading, choosing and averaging."""
+
+import dataclasses
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dragoman import bundle as bundles
+from dragoman import manifest
+from dragoman.bundle import Bundle
+from dragoman.config import PositionConfig, TokenizerConfig
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import UserError
+from dragoman.languages import Direction
+from dragoman.model.transformer import Transformer
+
+GOLDEN = Path(__file__).parent / "golden" / "bundle"
+ZH_EN, EN_ZH = Direction("zh", "en"), Direction("en", "zh")
+SRC, TGT = torch.tensor([[5, 9, 7, 3]]), torch.tensor([[2, 8, 6]])
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    """Not to be changed."""
+    return bundles.load(GOLDEN)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A bundle that a test may damage."""
+    return Path(shutil.copytree(GOLDEN, tmp_path / "bundle"))
+
+
+def logits(bundle: Bundle) -> torch.Tensor:
+    with torch.no_grad():
+        return bundle.model(SRC, TGT, SRC == 0)
+
+
+def edit_config(folder: Path, change: Callable[[dict], object]) -> None:
+    """Change config.json, and the manifest with it."""
+    config = json.loads((folder / "config.json").read_text())
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "manifest.json").unlink()
+    entries = {"format_version": 1, "files": manifest.entries(folder)}
+    (folder / "manifest.json").write_text(json.dumps(entries))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        bundles.load(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_saving_and_loading_changes_nothing(bundle: Bundle, tmp_path: Path) -> None:
+    random_state = torch.get_rng_state()
+    bundles.save(bundle, tmp_path / "b")
+    (tmp_path / "b" / "README.md").write_text("my notes")
+    loaded = bundles.load(tmp_path / "b")
+    assert torch.equal(logits(loaded), logits(bundle))
+    assert torch.equal(torch.get_rng_state(), random_state)
+    for name in ("model_config", "search", "meta", "src", "tgt", "directions", "max_length"):
+        assert getattr(loaded, name) == getattr(bundle, name), name
+    assert loaded.src_tokenizer.sha256 == loaded.tgt_tokenizer.sha256 == bundle.src_tokenizer.sha256
+    assert not loaded.model.training
+
+
+def test_separate_tokenizers_are_two_files(bundle: Bundle, tmp_path: Path) -> None:
+    config = TokenizerConfig(vocab_size=300)
+    other = Tokenizer.train(["Good night.", "Hello!"] * 9, config, tmp_path / "t.model", ("en",))
+    model_config = dataclasses.replace(bundle.model_config, tie="tgt")
+    model = Transformer(model_config, src_vocab_size=len(bundle.src_tokenizer), tgt_vocab_size=len(other))
+    changes = {"tgt_tokenizer": other, "model": model.eval(), "model_config": model_config}
+    separate = dataclasses.replace(bundle, directions=[], **changes)
+    bundles.save(separate, tmp_path / "b")
+    assert {"src.model", "tgt.model"} <= {path.name for path in (tmp_path / "b").iterdir()}
+    loaded = bundles.load(tmp_path / "b")
+    assert torch.equal(logits(loaded), logits(separate))
+    assert loaded.tgt_tokenizer.sha256 == other.sha256 != loaded.src_tokenizer.sha256
+    edit_config(tmp_path / "b", lambda config: config["model"].update(tie="all"))
+    assert "joint" in refusal(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("kind", "score"), [("sinusoidal", "additive"), ("t5", "dot"), ("transformer_xl", "dot")]
+)
+def test_each_parameter_is_stored_once(kind: str, score: str, bundle: Bundle, tmp_path: Path) -> None:
+    """Tied matrices and the parameters that layers share come back as one, too."""
+    torch.manual_seed(1)
+    config = dataclasses.replace(
+        bundle.model_config, n_decoder_layers=2, score=score, position=PositionConfig(kind=kind, length=64)
+    )
+    size = len(bundle.src_tokenizer)
+    model = Transformer(config, src_vocab_size=size, tgt_vocab_size=size).eval()
+    changed = dataclasses.replace(bundle, model=model, model_config=config)
+    bundles.save(changed, tmp_path / "b")
+    stored, loaded = load_file(tmp_path / "b" / "model.safetensors"), bundles.load(tmp_path / "b")
+    assert torch.equal(logits(loaded), logits(changed))
+    assert loaded.model.projection.weight is loaded.model.src_embedding.table.weight
+    for tensors in (stored.values(), loaded.model.parameters()):
+        assert sum(tensor.numel() for tensor in tensors) == sum(p.numel() for p in model.parameters())
+
+
+def test_float16_halves_the_file_and_loads_as_float32(bundle: Bundle, tmp_path: Path) -> None:
+    for dtype in ("float32", "float16"):
+        bundles.save(bundle, tmp_path / dtype, dtype=dtype)
+    sizes = [(tmp_path / dtype / "model.safetensors").stat().st_size for dtype in ("float16", "float32")]
+    assert sizes[0] < 0.6 * sizes[1]
+    loaded = bundles.load(tmp_path / "float16")
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
+    assert torch.allclose(logits(loaded), logits(bundle), atol=0.02)
+    with pytest.raises(UserError, match="float32, float16"):
+        bundles.save(bundle, tmp_path / "b", dtype="int8")
+
+
+@pytest.mark.slow
+def test_reading_all_but_the_weights_needs_no_torch() -> None:
+    code = (
+        "import sys; from dragoman import bundle; info = bundle.load_info(sys.argv[1]); "
+        "assert not {'torch', 'numpy', 'safetensors'} & sys.modules.keys(); print(*info.directions)"
+    )
+    command = [sys.executable, "-c", code, str(GOLDEN)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["zh_en", "en_zh"]
+
+
+def test_saving_over_a_bundle_replaces_it(folder: Path, bundle: Bundle) -> None:
+    assert bundles.locate(folder.parent) == bundles.locate(folder) == folder
+    (folder / "ctranslate2").mkdir()
+    bundles.save(dataclasses.replace(bundle, meta={"name": "second"}), folder)
+    assert bundles.load(folder.parent).meta["name"] == "second"
+    assert [path.name for path in folder.parent.iterdir()] == ["bundle"]
+    assert not (folder / "ctranslate2").exists()
+
+
+def test_saving_over_anything_else_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    for target in (tmp_path, tmp_path / "precious.txt"):
+        with pytest.raises(UserError, match="not a bundle"):
+            bundles.save(bundle, target)
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+def test_a_bundle_replaced_while_being_read_is_read_again(folder: Path, bundle: Bundle) -> None:
+    renewed = []
+
+    def read(path: Path) -> Path:
+        if not renewed:
+            bundles.save(dataclasses.replace(bundle, meta={"name": "second"}), path)
+            renewed.append(path)
+            raise UserError("sha256")
+        return path
+
+    assert bundles.load(bundles.read_stable(folder, read)).meta["name"] == "second"
+
+
+def test_values_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    broken = bundles.load(GOLDEN)
+    with torch.no_grad():
+        broken.model.projection.weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="finite"):
+        bundles.save(broken, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_damaged_or_missing_file_is_named(folder: Path) -> None:
+    for name in ("config.json", "model.safetensors", "joint.model", "manifest.json"):
+        content = (folder / name).read_bytes()
+        changed = bytearray(content)
+        changed[len(content) // 2] ^= 1
+        for damaged in (content[:-1], content[: len(content) // 2], bytes(changed), b""):
+            (folder / name).write_bytes(damaged)
+            assert str(folder) in refusal(folder)
+        (folder / name).unlink()
+        assert f"{name} is missing" in refusal(folder)
+        (folder / name).write_bytes(content)
+
+
+def test_folders_that_are_no_bundles_are_refused(tmp_path: Path) -> None:
+    assert "no bundle" in refusal(tmp_path / "nowhere")
+    assert "config.json is missing" in refusal(tmp_path)
+    contents = {"not a bundle": '{"model_type": "marian"}', "not JSON": "{", "JSON object": "7"}
+    for message, content in contents.items():
+        (tmp_path / "config.json").write_text(content)
+        assert message in refusal(tmp_path)
+
+
+MISTAKES: dict[str, Callable[[dict], object]] = {
+    "Update Dragoman": lambda c: c.update(format_version=2),
+    "model.d_model=1000000000000": lambda c: c["model"].update(d_model=10**12),
+    "d_ff: should be int (found '65.0')": lambda c: c["model"].update(d_ff=65.0),
+    "position: should be an object": lambda c: c["model"].update(position=[]),
+    "dropout=nan": lambda c: c["model"].update(dropout=float("nan")),
+    "model.position.kind=os.system": lambda c: c["model"]["position"].update(kind="os.system"),
+    "'tgt'": lambda c: c.pop("tgt"),
+    "zh_fr": lambda c: c.update(directions=["zh_fr"]),
+    # Weights of other shapes, and of another number of layers
+    "decoder.0.cross_attention.kv.bias is not as config.json says": lambda c: c["model"].update(d_model=16),
+    "decoder.1": lambda c: c["model"].update(n_decoder_layers=2),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_wrong_setting_is_refused_by_key(folder: Path, message: str) -> None:
+    edit_config(folder, MISTAKES[message])
+    assert message in refusal(folder)
+
+
+def test_unknown_fields_are_ignored_with_a_note(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    edit_config(folder, lambda c: (c["model"].update(varlen=True), c["search"].update(patience=1)))
+    assert torch.equal(logits(bundles.load(folder)), logits(bundles.load(GOLDEN)))
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(messages) == 2
+    assert "'varlen'" in "".join(messages)
+    assert "'patience'" in "".join(messages)
+
+
+def test_absent_fields_take_their_defaults(folder: Path) -> None:
+    edit_config(folder, lambda c: (c["model"].pop("activation_dropout"), c.pop("directions"), c.pop("meta")))
+    loaded = bundles.load(folder)
+    assert (loaded.directions, loaded.max_length) == ([("zh", "en")], 256)
+    assert torch.equal(logits(loaded), logits(bundles.load(GOLDEN)))
+
+
+def test_the_card_shows_recorded_provenance(bundle: Bundle, tmp_path: Path) -> None:
+    data, scores = {"corpora": ["phrasebook (CC0)", "b"]}, {"test": {"bleu": 35.2}}
+    meta = {"name": "mine", "data": data, "scores": scores, "steps": [1, 2]}
+    bundles.save(dataclasses.replace(bundle, meta=meta), tmp_path / "b")
+    card = (tmp_path / "b" / "README.md").read_text()
+    for expected in (
+        "# mine: a translation model, zh to en and en to zh\n",
+        "`--direction en_zh`",
+        "\n## Data\n\n- corpora:\n  - phrasebook (CC0)\n  - b\n",
+        "\n## Scores\n\n- scores:\n  - test:\n    - bleu: 35.2\n",
+        "\n## Training\n\n- steps:\n  - 1\n  - 2\n",
+        "translate.py --model",
+        "## Licence\n",
+    ):
+        assert expected in card
+    bundles.save(dataclasses.replace(bundle, meta={"licence": "CC0"}, directions=[]), tmp_path / "b")
+    card = (tmp_path / "b" / "README.md").read_text()
+    assert card.startswith("# zh-en: a translation model, zh to en\n")
+    assert card.endswith("## Licence\n\nCC0\n")
+    assert "--direction" not in card
+    assert "## Data" not in card
+
+
+def test_provenance_without_a_json_form_is_saved(bundle: Bundle, tmp_path: Path) -> None:
+    meta = {"loss": float("nan"), "path": tmp_path, "pair": (1, "zh")}
+    bundles.save(dataclasses.replace(bundle, meta=meta), tmp_path / "b")
+    assert bundles.load(tmp_path / "b").meta == {"loss": None, "path": str(tmp_path), "pair": [1, "zh"]}
+
+
+@pytest.fixture
+def runs(bundle: Bundle, tmp_path: Path) -> Path:
+    """runs/ with models of different directions, the last one saved last."""
+    there, back = (dataclasses.replace(bundle, src=s, tgt=t, directions=[]) for s, t in (ZH_EN, EN_ZH))
+    models = {"old": there, "new": there, "back": back, "smoke": there, "copy": there}
+    for age, (name, model) in enumerate(models.items()):
+        bundles.save(model, tmp_path / "runs" / name / "bundle")
+        os.utime(tmp_path / "runs" / name / "bundle" / "config.json", (age, age))
+    return tmp_path / "runs"
+
+
+def test_the_newest_fitting_bundle_is_chosen(runs: Path, bundle: Bundle) -> None:
+    assert bundles.newest(runs, lambda known: known.src == "zh") == runs / "new" / "bundle"
+    assert bundles.newest(runs, lambda known: True) == runs / "back" / "bundle"
+    with pytest.raises(UserError, match=r"no model fits French: .*en_zh"):
+        bundles.newest(runs, lambda known: known.src == "fr", "French")
+    bundles.save(bundle, runs / "both" / "bundle")
+    for direction in (ZH_EN, EN_ZH):
+        assert bundles.newest(runs, direction.__eq__).parent.name == "both"
+
+
+def test_unreadable_bundles_are_skipped_with_a_warning(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (runs / "back" / "bundle" / "config.json").write_text("{")
+    assert bundles.newest(runs, lambda known: True) == runs / "new" / "bundle"
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert f"{runs / 'back' / 'bundle'} is skipped" in message
+
+
+def test_a_bundle_is_found_between_two_renames(bundle: Bundle, tmp_path: Path) -> None:
+    previous = tmp_path / "run" / ".bundle.previous"
+    bundles.save(bundle, previous)
+    assert bundles.load(tmp_path / "run" / "bundle").meta["name"] == "golden"
+    assert bundles.newest(tmp_path, lambda known: True) == previous
+
+
+def test_without_a_model_the_message_names_a_command(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="make train"):
+        bundles.newest(tmp_path / "runs", lambda known: True)
+
+
+def test_the_average_is_the_mean_in_float32(bundle: Bundle) -> None:
+    state = dict(bundle.model.named_parameters())
+    for name, tensor in bundles.average([state, state, state]).items():
+        assert torch.equal(tensor, state[name])
+    half, single = {"a": torch.tensor([1.0], dtype=torch.float16)}, {"a": torch.tensor([4.0])}
+    mean = bundles.average(iter([half, single]))
+    assert (mean["a"].item(), mean["a"].dtype) == (2.5, torch.float32)
+
+
+def test_different_models_have_no_average() -> None:
+    a, b, longer = {"a": torch.zeros(1)}, {"b": torch.zeros(1)}, {"a": torch.zeros(2)}
+    for states, message in (([], "no checkpoints"), ([a, b], "number 2"), ([a, longer], "number 2")):
+        with pytest.raises(UserError, match=message):
+            bundles.average(states)

@@ -1,0 +1,238 @@
+"""The CTranslate2 engine, and when it is chosen."""
+
+import json
+import logging
+import random
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman import bundle as bundles
+from dragoman.bundle import Bundle
+from dragoman.config import PositionConfig, SearchConfig
+from dragoman.errors import UserError
+from dragoman.special import EOS
+from dragoman.translation.ctranslate2 import CTranslate2Engine
+from dragoman.translation.engine import translate_ids
+from dragoman.translation.export import export_bundle
+from dragoman.translation.translator import Translator
+
+library = pytest.importorskip("ctranslate2")
+Network = tuple[Bundle, CTranslate2Engine]
+Check = Callable[..., None]
+Make = Callable[..., Any]
+Notes = Callable[[], list[str]]
+LINES = ["晚安。", "大家好！", "2026年你好吗？老样子。", "", "……"]
+# Every sentence has the same length cap, at which both engines stop in the same way.
+SEARCHES = [
+    SearchConfig(kind="greedy", max_length_a=0.0, max_length_b=12),
+    SearchConfig(beam_size=4, n_best=4, max_length_a=0.0, max_length_b=12),
+    SearchConfig(beam_size=5, n_best=2, length_penalty=0.6, max_length_a=0.0, max_length_b=3),
+    SearchConfig(beam_size=3, length_penalty=0.0, max_length_a=0.0, max_length_b=8),
+]
+RNG = random.Random(1)
+SOURCES = [[RNG.randrange(EOS + 1, 600) for _ in range(n)] for n in (1, 2, 5, 8, 13) for _ in range(2)]
+
+
+def edit_manifest(folder: Path, **changes: Any) -> None:
+    path = folder / "ctranslate2" / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.fixture(scope="module")
+def exported(golden_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden bundle with a float32 export; not to be changed."""
+    folder = tmp_path_factory.mktemp("exported") / "bundle"
+    shutil.copytree(golden_folder, folder)
+    export_bundle(folder, LINES, quantization="float32")
+    edit_manifest(folder, max_positions=None)  # a field of version 0.1
+    return folder
+
+
+@pytest.fixture
+def folder(exported: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(exported, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def notes(caplog: pytest.LogCaptureFixture) -> Notes:
+    """The notes since the last call."""
+    caplog.set_level(logging.WARNING, logger="dragoman")
+
+    def since() -> list[str]:
+        messages = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return messages
+
+    return since
+
+
+@pytest.fixture(scope="module")
+def endless(shaped: Make, engine_of: Make, tmp_path_factory: pytest.TempPathFactory) -> Network:
+    """A random network, which stops at the length caps only, and its export."""
+    bundle = shaped()
+    return bundle, engine_of(bundle, tmp_path_factory.mktemp("endless") / "bundle")
+
+
+def test_hypotheses_and_scores_are_those_of_torch(endless: Network, assert_same: Check) -> None:
+    bundle, fast = endless
+    for search in SEARCHES:
+        ours = translate_ids(bundle.model, SOURCES, search)
+        for scored in (True, False):
+            assert_same(bundle.model, SOURCES, ours, fast.translate(SOURCES, search, scored=scored))
+
+
+def test_batches_and_neighbours_change_nothing(endless: Network, assert_same: Check) -> None:
+    bundle, fast = endless
+    for search in SEARCHES[2:]:
+        together, counts = fast.translate(SOURCES, search), []
+        alone = fast.translate(SOURCES, search, batch_tokens=1, progress=counts.append)
+        assert_same(bundle.model, SOURCES, together, alone)
+        assert counts == [1] * len(SOURCES)
+        assert_same(bundle.model, SOURCES, together, fast.translate(SOURCES[::-1], search)[::-1])
+    assert fast.translate([], SEARCHES[0]) == []
+
+
+@pytest.mark.parametrize("kind", ["greedy", "beam"])
+def test_each_hypothesis_is_cut_at_its_own_cap(kind: str, endless: Network, assert_same: Check) -> None:
+    bundle, fast = endless
+    search = SearchConfig(kind=kind, max_length_a=0.5, max_length_b=3)
+    results = fast.translate(SOURCES, search, scored=False)
+    for source, hypotheses in zip(SOURCES, results, strict=True):
+        assert len(hypotheses[0].ids) <= search.max_length(len(source))
+    if kind == "greedy":
+        assert_same(bundle.model, SOURCES, translate_ids(bundle.model, SOURCES, search), results)
+
+
+def test_special_pieces_are_never_produced(shaped: Make, engine_of: Make, tmp_path: Path) -> None:
+    bundle = shaped()
+    with torch.no_grad():
+        bundle.model.projection.weight[: EOS + 1].mul_(30)
+    fast = engine_of(bundle, tmp_path / "b")
+    for search in SEARCHES:
+        for hypothesis in (h for hs in fast.translate(SOURCES, search) for h in hs):
+            assert hypothesis.ids
+            assert min(hypothesis.ids) > EOS
+
+
+def test_positions_end_where_the_model_ends(
+    shaped: Make, engine_of: Make, assert_same: Check, tmp_path: Path
+) -> None:
+    bundle, search = shaped(position=PositionConfig(kind="learned", length=16)), SearchConfig(kind="greedy")
+    fast, sources = engine_of(bundle, tmp_path / "b"), [[5] * n for n in (1, 9, 15)]
+    assert_same(
+        bundle.model, sources, translate_ids(bundle.model, sources, search), fast.translate(sources, search)
+    )
+    with pytest.raises(UserError, match="16 pieces is too long"):
+        fast.translate([[5] * 16], search)
+    translator = Translator.load(tmp_path / "b", "cpu")
+    assert (translator.engine, translator.max_length) == ("ctranslate2", 14)
+    assert translator.translate(["好" * 40], search, direction="zh_en")[0].text
+
+
+def test_torch_keeps_its_threads(exported: Path, golden: Bundle) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        CTranslate2Engine.load(exported, golden)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_an_export_is_used_on_a_cpu(exported: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "get_cuda_device_count", lambda: 0)
+    fast, slow = Translator.load(exported), Translator.load(exported, "cpu", engine="torch")
+    assert (fast.engine, slow.engine) == ("ctranslate2", "torch")
+    for result, expected in zip(fast.translate(LINES), slow.translate(LINES), strict=True):
+        assert result.text == expected.text
+        assert result.hypotheses[0].score == pytest.approx(expected.hypotheses[0].score, abs=1e-3)
+        assert result.hypotheses[0].token_scores == []
+    assert fast.score(LINES[:2], ["Good night.", "Hello"]) == slow.score(LINES[:2], ["Good night.", "Hello"])
+    assert notes() == []
+    monkeypatch.setattr(library, "get_cuda_device_count", lambda: 1)
+    assert Translator.load(exported).engine == "torch"
+    assert Translator.load(exported, "cpu").engine == "ctranslate2"
+
+
+def test_an_unknown_search_is_refused_by_name(exported: Path, golden: Bundle) -> None:
+    fast = CTranslate2Engine.load(exported, golden)
+    for kind in ("sample", "toy"):
+        with pytest.raises(UserError, match=rf"search.kind={kind}: choose one of greedy, beam"):
+            fast.translate(SOURCES, SearchConfig(kind=kind))
+
+
+def test_torch_does_other_searches_with_a_note(exported: Path, notes: Notes) -> None:
+    fast, slow = (Translator.load(exported, "cpu", engine=name) for name in ("ctranslate2", "torch"))
+    sample = SearchConfig(kind="sample", seed=3, max_length_b=5)
+    assert fast.translate(LINES, sample) == slow.translate(LINES, sample)
+    assert notes() == ["note: CTranslate2 does not support search.kind=sample; torch is used"]
+    with pytest.raises(UserError, match="greedy, beam, sample"):
+        fast.translate(LINES, SearchConfig(kind="toy"))
+
+
+def retrain(folder: Path) -> None:
+    """Another model in the same folder."""
+    bundle = bundles.load(folder)
+    with torch.no_grad():
+        bundle.model.projection.weight[0, 0] += 1
+    bundles.save(bundle, folder.parent / "other")
+    shutil.copytree(folder.parent / "other", folder, dirs_exist_ok=True)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "sha256": lambda folder: (folder / "ctranslate2" / "model.bin").write_bytes(b"short"),
+    "missing": lambda folder: (folder / "ctranslate2" / "shared_vocabulary.json").unlink(),
+    "other weights": retrain,
+    "another format": lambda folder: edit_manifest(folder, format_version=99),
+}
+
+
+@pytest.mark.parametrize("reason", DAMAGE)
+def test_a_damaged_or_stale_export_falls_back_to_torch(reason: str, folder: Path, notes: Notes) -> None:
+    DAMAGE[reason](folder)
+    assert Translator.load(folder, "cpu").engine == "torch"
+    (message,) = notes()
+    assert reason in message
+    assert message.endswith("; torch is used")
+    with pytest.raises(UserError, match=reason):
+        Translator.load(folder, engine="ctranslate2")
+
+
+def test_without_an_export_torch_is_used_silently(golden_folder: Path, notes: Notes) -> None:
+    assert Translator.load(golden_folder, "cpu").engine == "torch"
+    assert notes() == []
+    with pytest.raises(UserError, match=r"scripts/export.py --model .* --to ctranslate2"):
+        Translator.load(golden_folder, engine="ctranslate2")
+
+
+def test_an_unsupported_network_falls_back_by_name(shaped: Make, tmp_path: Path, notes: Notes) -> None:
+    bundles.save(shaped(position=PositionConfig(kind="alibi")), tmp_path / "b")
+    assert Translator.load(tmp_path / "b", engine="ctranslate2").engine == "torch"
+    assert "model.position.kind=alibi" in notes()[0]
+
+
+def test_a_task_for_torch_is_named(exported: Path, notes: Notes) -> None:
+    for engine in ("auto", "ctranslate2"):
+        assert Translator.load(exported, "cpu", engine=engine, task="--attention").engine == "torch"
+        assert notes() == ["note: CTranslate2 does not support --attention; torch is used"]
+
+
+def test_without_the_library_torch_is_used(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    assert Translator.load(exported, "cpu").engine == "torch"
+    with pytest.raises(UserError, match="pip install 'ctranslate2"):
+        Translator.load(exported, engine="ctranslate2")
+
+
+def test_unknown_engines_and_other_devices_are_refused(exported: Path) -> None:
+    with pytest.raises(UserError, match=r"auto, torch, ctranslate2 \(did you mean 'ctranslate2'"):
+        Translator.load(exported, engine="ctranslate")
+    with pytest.raises(UserError, match="--device cuda"):
+        Translator.load(exported, "cuda", engine="ctranslate2")
