@@ -1,0 +1,237 @@
+"""Build the corpora of data/phrasebook from its tables; the README there explains both.
+
+Equal inputs give equal bytes: standard library only, no clock, and of `random` only `Random.random()`, which is the
+same in every version of Python.
+
+    python scripts/build_phrasebook.py                        write {written,composed}/{train,validation,test}.jsonl.gz
+    python scripts/build_phrasebook.py --check                exit 1 if the files are not what would be written
+    python scripts/build_phrasebook.py --sample 50 --seed 3   print composed pairs for proof-reading
+"""
+
+import argparse
+import gzip
+import hashlib
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from phrasebook_words import Pair, compose, read_lexicon, read_table
+
+HOME = Path(__file__).resolve().parent.parent / "data" / "phrasebook"
+SPLITS = ("train", "validation", "test")
+SEED = 1
+# Pairs held out per corpus. zh_en validates on all 400.
+SIZES = {
+    "written": {"validation": 200, "test": 200},
+    "composed": {"validation": 200, "test": 500},
+}
+# Larger groups of similar pairs stay in train: a score over 200 pairs should not hang on one sentence.
+LARGEST_GROUP = 4
+# Sentences that the READMEs and the study notes show; they and their rephrasings stay in train.
+SHOWN = (
+    *("好久不见", "你好", "大家好", "早上好", "晚安", "再见", "谢谢", "对不起", "很高兴认识你"),
+    *("我爱你", "我喜欢你", "你打我", "我打你", "为什么"),
+)
+PARTICLES = str.maketrans({**dict.fromkeys("了啊吧呢吗呀啦嘛哦的"), "您": "你"})
+Splits = dict[str, list[Pair]]
+
+
+def compose_all(written: list[Pair], seed: int) -> list[Pair]:
+    """Compose every template's pairs, without Chinese sentences that are written or that came before."""
+    lexicon = read_lexicon(HOME / "grammar")
+    seen = {bare(pair.zh) for pair in written}
+    pairs = []
+    for row in read_table(HOME / "grammar" / "templates.tsv"):
+        for pair in compose(row, lexicon, seed):
+            if bare(pair.zh) not in seen:
+                seen.add(bare(pair.zh))
+                pairs.append(pair)
+    return pairs
+
+
+# -- similarity
+
+
+def bare(text: str) -> str:
+    """Letters and digits only, in lower case."""
+    return re.sub(r"[\W_]+", "", text.casefold())
+
+
+def folded(zh: str) -> str:
+    """The Chinese sentence without particles: 好久不见了 and 好久不见啊 are equal."""
+    return bare(zh).translate(PARTICLES)
+
+
+def similar(left: list[str], right: list[str], n: int) -> Iterator[tuple[int, int]]:
+    """Yield (i, j) where left[i] and right[j] share half of their character n-grams (Jaccard >= 0.5).
+
+    A text that shares half of right[j]'s n-grams has one of the rarer half, so that only these are indexed.
+    """
+    sets = [
+        [frozenset(t[i : i + n] for i in range(max(1, len(t) - n + 1))) for t in side]
+        for side in (left, right)
+    ]
+    counts = Counter(gram for grams in sets[1] for gram in grams)
+    index = defaultdict(list)
+    for j, grams in enumerate(sets[1]):
+        for gram in sorted(grams, key=lambda gram: (counts[gram], gram))[: len(grams) // 2 + 1]:
+            index[gram].append(j)
+    for i, grams in enumerate(sets[0]):
+        for j in {j for gram in grams if gram in index for j in index[gram]}:
+            if 2 * len(grams & sets[1][j]) >= len(grams | sets[1][j]):
+                yield i, j
+
+
+def similar_pairs(left: list[Pair], right: list[Pair]) -> Iterator[tuple[int, int]]:
+    """Yield (i, j) where the Chinese or the English sentences are similar."""
+    yield from similar([folded(pair.zh) for pair in left], [folded(pair.zh) for pair in right], 2)
+    yield from similar([bare(pair.en) for pair in left], [bare(pair.en) for pair in right], 3)
+
+
+def groups(pairs: list[Pair]) -> list[list[Pair]]:
+    """Connected components of similarity: rephrasings of one sentence stand in one group."""
+    group = [[i] for i in range(len(pairs))]
+    for i, j in similar_pairs(pairs, pairs):
+        if group[i] is not group[j]:
+            group[i] += group[j]
+            for k in group[j]:
+                group[k] = group[i]
+    return [[pairs[i] for i in members] for first, members in enumerate(group) if members[0] == first]
+
+
+# -- splits
+
+
+def read_written(folder: Path) -> list[Pair]:
+    """Read all files by name; ValueError where a line is no pair or one zh has two translations."""
+    pairs: dict[str, Pair] = {}
+    places: dict[str, str] = {}
+    for path in sorted(folder.glob("*.tsv")):
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            if not line or line.startswith("#"):
+                continue
+            place = f"{path.name} line {number}"
+            cells = [cell.strip() for cell in line.split("\t")]
+            if len(cells) != 2 or not all(cells):
+                raise ValueError(f"{place}: expected zh<TAB>en (found {line!r})")
+            pair = Pair(cells[0], cells[1])
+            if pairs.setdefault(pair.zh, pair) != pair:
+                first = places[pair.zh]
+                raise ValueError(f"{place}: {pair.zh} is {pair.en!r} here, {pairs[pair.zh].en!r} in {first}")
+            places.setdefault(pair.zh, place)
+    return list(pairs.values())
+
+
+def lot(seed: int, text: str) -> str:
+    """A sort key that shuffles, the same on every machine."""
+    return hashlib.sha256(f"{seed} {text}".encode()).hexdigest()
+
+
+def split_written(pairs: list[Pair], sizes: dict[str, int], seed: int) -> Splits:
+    """Hold out whole groups of similar pairs."""
+    rows: Splits = {name: [] for name in SPLITS}
+    for group in sorted(groups(pairs), key=lambda group: lot(seed, min(group).zh)):
+        shown = any(bare(pair.zh) in SHOWN for pair in group)
+        fitting = (name for name in ("test", "validation") if len(rows[name]) + len(group) <= sizes[name])
+        held = "train" if shown or len(group) > LARGEST_GROUP else next(fitting, "train")
+        rows[held] += group
+    return rows
+
+
+def units(pair: Pair) -> set[str]:
+    """All that a model must have seen of a pair: characters, English words, template, fillers."""
+    words = re.findall(r"[\w']+", pair.en.casefold())
+    return {*(c for c in pair.zh if c.isalnum()), *words, *pair.combination}
+
+
+def split_composed(pairs: list[Pair], written: Splits, sizes: dict[str, int], seed: int) -> Splits:
+    """Hold out pairs whose sentences are unique and whose units stay in at least three training pairs each.
+
+    Pairs similar to a written pair that is held out are left out altogether.
+    """
+    near = {i for i, _ in similar_pairs(pairs, written["validation"] + written["test"])}
+    pairs = [pair for i, pair in enumerate(pairs) if i not in near]
+    everything = [*pairs, *(pair for rows in written.values() for pair in rows)]
+    sentences = Counter(bare(text) for pair in everything for text in (pair.zh, pair.en))
+    left = Counter(unit for pair in pairs for unit in units(pair))
+    rows: Splits = {name: [] for name in SPLITS}
+    for pair in sorted(pairs, key=lambda pair: lot(seed, pair.zh)):
+        held = next((name for name in ("test", "validation") if len(rows[name]) < sizes[name]), "train")
+        unique = sentences[bare(pair.zh)] == sentences[bare(pair.en)] == 1
+        if held != "train" and unique and all(left[unit] > 3 for unit in units(pair)):
+            left.subtract(units(pair))
+            rows[held].append(pair)
+        else:
+            rows["train"].append(pair)
+    return rows
+
+
+def build(seed: int = SEED) -> dict[str, Splits]:
+    """Both corpora from the tables under HOME."""
+    pairs = read_written(HOME / "handwritten")
+    written = split_written(pairs, SIZES["written"], seed)
+    composed = split_composed(compose_all(pairs, seed), written, SIZES["composed"], seed)
+    return {"written": written, "composed": composed}
+
+
+# -- files
+
+
+def as_jsonl(pairs: list[Pair]) -> str:
+    """The pairs as JSON lines, shuffled."""
+    rows = [{"translation": {"zh": p.zh, "en": p.en}} for p in sorted(pairs, key=lambda p: lot(SEED, p.zh))]
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def files(corpora: dict[str, Splits]) -> dict[str, str]:
+    """Path below HOME -> its text."""
+    return {
+        f"{corpus}/{name}.jsonl.gz": as_jsonl(pairs)
+        for corpus, splits in corpora.items()
+        for name, pairs in splits.items()
+    }
+
+
+def write(corpora: dict[str, Splits], folder: Path) -> None:
+    """Write the files; gzip without name and time, so that the bytes depend on the pairs alone."""
+    for path, text in files(corpora).items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
+
+
+def stale(corpora: dict[str, Splits], folder: Path) -> list[str]:
+    """The files that are missing or hold something else."""
+    return [
+        path
+        for path, text in files(corpora).items()
+        if not (folder / path).exists() or gzip.decompress((folder / path).read_bytes()).decode() != text
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the files are stale")
+    parser.add_argument("--sample", type=int, metavar="N", help="print N composed pairs and write nothing")
+    parser.add_argument("--seed", type=int, default=0, help="choose the sample (default 0)")
+    arguments = parser.parse_args(argv)
+    if arguments.sample:
+        pairs = compose_all(read_written(HOME / "handwritten"), SEED)
+        pairs.sort(key=lambda pair: lot(arguments.seed, pair.zh))
+        print("\n".join(f"{pair.zh}\t{pair.en}" for pair in pairs[: arguments.sample]))
+        return 0
+    corpora = build()
+    if arguments.check:
+        paths = stale(corpora, HOME)
+        print(f"stale: {', '.join(paths)}; run this script" if paths else "up to date", file=sys.stderr)
+        return 1 if paths else 0
+    write(corpora, HOME)
+    for corpus, splits in corpora.items():
+        print(f"{corpus}:", ", ".join(f"{name} {len(rows):,}" for name, rows in splits.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

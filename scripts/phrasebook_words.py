@@ -1,0 +1,223 @@
+"""Compose sentence pairs from the templates and words of data/phrasebook/grammar (its README explains the tables)."""
+
+import csv
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+Irregular = dict[str, tuple[str, str]]  # go -> went, gone; good -> better, best
+SLOT = re.compile(r"\{(\w+)(?::(@?\w+))?(?:\.(\w+))?(?:\|(\w+))?\}")  # {name:class.form|subject}
+BE = {"be": {"am": "am", "is": "is", "are": "are"}, "was": {"am": "was", "is": "was", "are": "were"}}
+
+
+class Pair(NamedTuple):
+    """A pair; `combination` is the template and the Chinese words that a composed pair was made of."""
+
+    zh: str
+    en: str
+    combination: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Word:
+    """One lexicon entry with all its forms, the plain one under the empty name."""
+
+    kind: str
+    link: str = ""  # the class its partner slot draws from
+    agree: str = "is"  # am, is or are
+    group: str = ""  # two people of one group never meet in a sentence (我 and 我们)
+    owner: str = ""  # whose mother, brother, friend
+    zh_forms: dict[str, str] = field(default_factory=dict)
+    en_forms: dict[str, str] = field(default_factory=dict)
+
+
+# -- English forms
+
+
+def third_person(verb: str) -> str:
+    head, _, rest = verb.partition(" ")
+    if head in ("have", "be"):
+        head = {"have": "has", "be": "is"}[head]
+    elif re.search(r"[^aeiou]y$", head):
+        head = head[:-1] + "ies"
+    else:
+        head += "es" if re.search(r"(s|x|z|ch|sh|o)$", head) else "s"
+    return f"{head} {rest}".strip()
+
+
+def with_ending(word: str, ending: str) -> str:
+    """bake+ing=baking, sit+ing=sitting, carry+ed=carried; longer words never double (offer, visit)."""
+    if re.search(r"[^aeiou]y$", word) and ending != "ing":
+        return word[:-1] + "i" + ending
+    if word.endswith("e") and not word.endswith(("ee", "be")):
+        return word[:-1] + ending
+    if re.fullmatch(r"[^aeiou]*[aeiou][^aeiouwxy]", word) or word in ("forget", "begin"):
+        return word + word[-1] + ending
+    return word + ending
+
+
+def verb_forms(verb: str, irregular: Irregular) -> dict[str, str]:
+    head, _, rest = verb.partition(" ")
+    past, done = irregular.get(head, (with_ending(head, "ed"),) * 2)
+    heads = {"": head, "past": past, "done": done, "ing": with_ending(head, "ing")}
+    return {name: f"{form} {rest}".strip() for name, form in heads.items()} | {"s": third_person(verb)}
+
+
+def compared(adjective: str, irregular: Irregular) -> dict[str, str]:
+    syllables = len(re.findall(r"[aeiouy]+", re.sub(r"e$", "", adjective)))
+    if adjective in irregular:
+        more, most = irregular[adjective]
+    elif syllables == 1 or re.fullmatch(r"[^aeiou]*[aeiou]+[^aeiou]+y", adjective):
+        more, most = with_ending(adjective, "er"), with_ending(adjective, "est")
+    else:
+        more, most = f"more {adjective}", f"most {adjective}"
+    ever = f"more and {more}" if more.startswith("more ") else f"{more} and {more}"
+    return {"": adjective, "more": more, "most": most, "evermore": ever}
+
+
+def plural(noun: str) -> str:
+    return noun + ("es" if re.search(r"(s|x|z|ch|sh)$", noun) else "s")
+
+
+# -- rows to words
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    lines = [line for line in path.read_text("utf-8").splitlines() if line and not line.startswith("#")]
+    rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, restval="")
+    return [{key: value.strip() for key, value in row.items()} for row in rows]
+
+
+def noun_word(row: dict[str, str]) -> Word:
+    """The plural column: empty regular, `-` uncountable, `=` always plural, else the form itself.
+
+    A measure such as 杯:glass names the container that counts in English too.
+    """
+    zh, en, given = row["zh"], row["en"], row["plural"]
+    measure, _, container = row["measure"].partition(":")
+    many = en if given in ("-", "=") else given or plural(en)
+    unit = f"{container} of {en}" if container else en
+    zh_forms = {"": zh, "a": zh, "gen": zh, "mw": measure}
+    zh_forms |= {"one": f"一{measure}{zh}", "this": f"这{measure}{zh}", "that": f"那{measure}{zh}"}
+    en_forms = {"": en, "a": en if container else f"a {en}", "gen": many}
+    en_forms |= {"one": f"a {unit}", "this": f"this {unit}", "that": f"that {unit}"}
+    en_forms["many"] = f"{plural(container)} of {en}" if container else many
+    return Word(kind="noun", agree="are" if given == "=" else "is", zh_forms=zh_forms, en_forms=en_forms)
+
+
+def person_word(row: dict[str, str]) -> Word:
+    """A person; without a pronoun (my friend) the word takes no part in templates that need one."""
+    zh = {"": row["zh"], "poss": row["zh"] + "的"}
+    en = {"": row["en"], "obj": row["obj"], "poss": row["poss"]}
+    if row["he"]:
+        en |= {"he": row["he"], "his": row["his"]}
+        zh["he"] = row["he_zh"]
+    shared = {key: row[key] for key in ("agree", "group", "owner")}
+    return Word(kind="person", zh_forms=zh, en_forms=en, **shared)
+
+
+def read_lexicon(folder: Path) -> dict[str, list[Word]]:
+    """Class name -> its words; a word stands several times in a class that weights it."""
+    tables = {path.stem: read_table(path) for path in folder.glob("*.tsv")}
+    irregular = {row["base"]: (row["past"], row["done"]) for row in tables["irregular"]}
+    lexicon: dict[str, list[Word]] = defaultdict(list)
+    entries = [(row, person_word(row)) for row in tables["people"]]
+    entries += [(row, noun_word(row)) for row in tables["nouns"]]
+    plain = tables["words"] + tables["numbers"]
+    for kind, rows, forms in (("verb", tables["verbs"], verb_forms), ("plain", plain, compared)):
+        for row in rows:
+            en = forms(row["en"], irregular)
+            entries.append((row, Word(kind=kind, link=row["link"], zh_forms={"": row["zh"]}, en_forms=en)))
+    for row, word in entries:
+        for name in row["classes"].split():
+            lexicon[name].append(word)
+    for row in tables["mixes"]:
+        for ingredient in row["ingredients"].split():
+            name, _, weight = ingredient.partition("*")
+            lexicon[row["class"]].extend(lexicon[name] * int(weight or 1))
+    for name, words in lexicon.items():
+        if len({word.kind for word in words}) != 1:
+            texts = [word.zh_forms[""] for word in words]
+            raise ValueError(f"class {name} is empty or mixes kinds of words: {texts}")
+    return dict(lexicon)
+
+
+# -- composing
+
+
+def agreeing(name: str, form: str, subject: Word, words: dict[str, Word]) -> str:
+    """Return a verb's present tense after `subject`, or a noun in its number."""
+    if name not in words:
+        if name in BE:
+            return BE[name][subject.agree]
+        return third_person(name) if subject.agree == "is" else name
+    word = words[name]
+    if word.kind == "noun":
+        return word.en_forms["many" if subject.zh_forms[""].endswith("们") else form]
+    return word.en_forms["s"] if subject.agree == "is" else word.en_forms[""]
+
+
+def render(template: str, words: dict[str, Word], language: str) -> str:
+    """Fill a template; KeyError where a word lacks the form (the pronoun of a friend)."""
+
+    def fill(slot: re.Match[str]) -> str:
+        name, _, form, subject = slot.groups(default="")
+        if language == "zh":
+            return words[name].zh_forms[form]
+        if subject:
+            return agreeing(name, form, words[subject], words)
+        return words[name].en_forms[form] if name in words else agreeing(name, form, words["s"], words)
+
+    text = SLOT.sub(fill, template)
+    if language == "zh":
+        return text
+    if "[my]" in text:
+        text = text.replace("[my]", words["s"].en_forms["his"])
+    text = re.sub(r"\b([Aa]) (?=[aeiou])(?!uni|use|eu|one)", r"\1n ", text)
+    return text[0].upper() + text[1:]
+
+
+def sensible(words: dict[str, Word], flags: str) -> bool:
+    """No word twice, no tea or black tea, no my mother with his wife, no bag in itself, no asking myself."""
+    fillers = list(words.values())
+    zh = [word.zh_forms[""] for word in fillers]
+    groups = [word.group for word in fillers if word.group]
+    if len(set(zh)) < len(zh) or len(set(groups)) < len(groups):
+        return False
+    if len({word.owner for word in fillers if word.owner}) > 1:
+        return False
+    nouns = [word.zh_forms[""] for word in fillers if word.kind == "noun"]
+    if any(a != b and b.endswith(a) for a in nouns for b in nouns):
+        return False
+    if any(a != b and b.startswith(a) and b[len(a) :] in ("里", "上", "下面") for a in zh for b in zh):
+        return False
+    return not ("ask" in flags and zh and words["s"].zh_forms[""].startswith("我"))
+
+
+def compose(row: dict[str, str], lexicon: dict[str, list[Word]], seed: int) -> list[Pair]:
+    """Draw up to `limit` distinct pairs of one template from all its fillers."""
+    slots = [(name, cls) for name, cls, _, _ in SLOT.findall(row["zh"]) if cls]
+    slots.sort(key=lambda slot: slot[1].startswith("@"))  # a word is drawn before the slot that depends on it
+    random = Random(f"{seed} {row['zh']}")
+    pairs: dict[str, Pair] = {}
+    for _ in range(40 * int(row["limit"])):
+        words: dict[str, Word] = {}
+        for name, cls in slots:
+            choices = lexicon[words[cls[1:]].link if cls.startswith("@") else cls]
+            words[name] = choices[int(random.random() * len(choices))]
+        if not sensible(words, row["flags"]):
+            continue
+        try:
+            zh, en = render(row["zh"], words, "zh"), render(row["en"], words, "en")
+        except KeyError as missing:
+            if missing.args[0] not in ("he", "his", "s"):  # only pronouns may be missing
+                raise
+            continue
+        fillers = (f"{name}={word.zh_forms['']}" for name, word in sorted(words.items()))
+        pairs.setdefault(zh, Pair(zh, en, (row["zh"], *fillers)))
+        if len(pairs) == int(row["limit"]):
+            break
+    return list(pairs.values())

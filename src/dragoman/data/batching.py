@@ -1,0 +1,95 @@
+"""Batch plans: pure functions of the lengths, the seed and the epoch.
+
+A plan has no state. The batches of epoch 7 are computed from the number 7, so a resumed run finds its place by
+a division and replays nothing.
+
+A batch costs rows x its longest sentence, on the side where that is larger; `max_tokens` is the budget of that
+cost. Pairs are sorted by the longer of their sides, then by the difference of the sides, upwards and downwards
+in turn: neighbours stay alike where the length changes, which keeps the padding of both sides small. Pairs of
+equal lengths are shuffled each epoch. The lengths along the sorted pairs are the same in every epoch, and with
+them the boundaries and the number of batches.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+# Batches at the start of epoch 0, longest first. Not the number of ranks, so that as many steps on fewer devices
+# see the same pairs.
+_LONGEST_FIRST = 8
+
+
+def length_batches(
+    lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_per: int = 1
+) -> list[list[int]]:
+    """Split indices, sorted by falling length, into batches of at most `max_tokens` positions.
+
+    A sentence takes `rows_per` rows (the beam size, for example). One that exceeds the budget is a batch alone.
+    """
+    lengths = np.asarray(lengths, np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    boundaries = _boundaries(lengths[order] * rows_per, max_tokens)
+    return [order[start:stop].tolist() for start, stop in itertools.pairwise(boundaries)]
+
+
+def _boundaries(longest: np.ndarray, max_tokens: int) -> np.ndarray:
+    """(n_batches + 1,) boundaries of the batches among falling lengths; each batch holds as many rows as fit."""
+    boundaries = [0]
+    while (start := boundaries[-1]) < len(longest):
+        n_rows = max(1, max_tokens // max(1, int(longest[start])))
+        boundaries.append(min(len(longest), start + n_rows))
+    return np.array(boundaries)
+
+
+def _sorted_pairs(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+    """(n,) indices of the pairs, longest first; `rng` shuffles pairs of equal lengths."""
+    longest, difference = np.maximum(src, tgt).astype(np.int64), src.astype(np.int64) - tgt
+    width = 2 * int(longest.max(initial=0)) + 1
+    keys = np.where(longest % 2 == 0, difference, -difference) - longest * width
+    if rng is None:
+        return keys.argsort(kind="stable")
+    shuffled = rng.permutation(len(keys))
+    return shuffled[keys[shuffled].argsort(kind="stable")]
+
+
+class BatchPlan:
+    """The batches of every epoch, for one rank of `world_size`.
+
+    `src`, `tgt` are the pairs' lengths in ids as the model sees them, <EOS> included. One rank sees each pair once
+    per epoch. All ranks have equally many batches: where the number of batches is no multiple of `world_size`,
+    the first batches of the epoch's order are repeated, at most world_size - 1 of them.
+    """
+
+    def __init__(
+        self, src: np.ndarray, tgt: np.ndarray, max_tokens: int, seed: int, rank: int = 0, world_size: int = 1
+    ) -> None:
+        self._src, self._tgt = src, tgt
+        self._seed, self._rank, self._world_size = seed, rank, world_size
+        order = _sorted_pairs(src, tgt)
+        src, tgt = src[order], tgt[order]
+        self._boundaries = _boundaries(np.maximum(src, tgt), max_tokens)
+        starts, n_rows = self._boundaries[:-1], np.diff(self._boundaries)
+        src_width, tgt_width = (np.maximum.reduceat(side, starts).astype(np.int64) for side in (src, tgt))
+        n_tokens = np.add.reduceat(tgt, starts, dtype=np.int64)
+        # (n_batches, 4) of all ranks, longest first: rows, positions of src and of tgt, tokens of tgt
+        self.shapes = np.stack([n_rows, src_width, tgt_width, n_tokens], axis=1)
+        self.batches_per_epoch = -(-len(starts) // world_size)  # per rank
+
+    def epoch(self, epoch: int) -> list[np.ndarray]:
+        """The indices of the pairs of each batch of this rank.
+
+        Epoch 0 begins with the longest sentences, so that a lack of memory shows at the first step.
+        """
+        rng = np.random.default_rng((self._seed, epoch))
+        pairs = _sorted_pairs(self._src, self._tgt, rng)
+        n_batches = len(self.shapes)
+        order = rng.permutation(n_batches)
+        if epoch == 0:
+            longest_first = np.arange(min(max(_LONGEST_FIRST, self._world_size), n_batches))
+            order = np.concatenate([longest_first, order[order >= len(longest_first)]])
+        # `resize` repeats the order from its beginning until every rank has as many batches.
+        order = np.resize(order, self.batches_per_epoch * self._world_size)
+        mine = order[self._rank :: self._world_size]
+        starts, stops = self._boundaries[mine], self._boundaries[mine + 1]
+        return [pairs[start:stop] for start, stop in zip(starts, stops, strict=True)]

@@ -1,0 +1,219 @@
+"""Cleaning of raw rows, duplicates and leaks, and the report that counts them.
+
+Training pairs are repaired and filtered. Validation and test pairs measure the model and are only repaired, but a
+pair with an empty or overlong side is dropped everywhere. Duplicates, leaks and splits taken from the training
+pairs are computed on 64-bit hashes of the sentences.
+"""
+
+import hashlib
+import html
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dragoman.config import DataConfig
+from dragoman.data.readers import Rows
+from dragoman.data.text import MAX_CHARS, SPLITS, clean_text
+from dragoman.errors import UserError
+from dragoman.languages import is_chinese, primary
+
+HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
+WITHOUT_HAN = {"en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk"}
+# With its semicolon: "&copy=1" in an address is no entity.
+ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+
+# Reasons to drop a pair.
+EMPTY, TOO_LONG, WRONG_SCRIPT, COPY = "empty", "too long", "wrong script", "source equals target"
+DUPLICATE, UNEQUAL, LEAK = "exact duplicate", "length ratio", "in validation or test"
+SHARED = "shares a sentence with a split taken from train"
+
+
+@dataclass(kw_only=True)
+class Report:
+    """Counts of pairs read, repaired and kept by split, and of dropped pairs by split and reason."""
+
+    read: Counter[str] = field(default_factory=Counter)
+    repaired: Counter[str] = field(default_factory=Counter)
+    kept: Counter[str] = field(default_factory=Counter)
+    dropped: dict[str, Counter[str]] = field(default_factory=dict)
+
+    @classmethod
+    def read_from(cls, path: Path) -> "Report":
+        """Read the JSON of `as_dict`."""
+        data = json.loads(path.read_bytes())
+        dropped = {split: Counter(reasons) for split, reasons in data.pop("dropped").items()}
+        return cls(dropped=dropped, **{name: Counter(counts) for name, counts in data.items()})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return vars(self)
+
+    def drop(self, split: str, reason: str, n: int = 1) -> None:
+        """Count `n` dropped pairs."""
+        if n:
+            self.dropped.setdefault(split, Counter())[reason] += n
+
+    def reasons(self, split: str) -> str:
+        """The reasons for the dropped pairs of a split, with their counts."""
+        counts = self.dropped.get(split, Counter()).most_common()
+        return ", ".join(f"{reason} {n:,}" for reason, n in counts)
+
+    def table(self) -> str:
+        """The report as lines for the terminal."""
+        lines = [f"{'pairs':<11}{'read':>12}{'repaired':>12}{'kept':>12}  dropped"]
+        for split in SPLITS:
+            counts = [self.read[split], self.repaired[split], self.kept[split]]
+            if any(counts):
+                columns = "".join(f"{count:>12,}" for count in counts)
+                lines.append(f"{split:<11}{columns}  {self.reasons(split)}".rstrip())
+        return "\n".join(lines)
+
+
+def _converter(script: str, language: str) -> Callable[[str], str]:
+    """Conversion of Chinese text to `script`; other text stays as it is."""
+    if script == "keep" or not is_chinese(language):
+        return str
+    try:
+        from opencc import OpenCC
+    except ImportError:
+        raise UserError(f"data.script={script}: needs OpenCC. pip install 'dragoman[opencc]'") from None
+    return OpenCC("t2s" if script == "hans" else "s2t").convert
+
+
+class Cleaner:
+    """Repairs sentences, drops pairs, and counts both in `report`."""
+
+    def __init__(self, config: DataConfig) -> None:
+        self._config, self.report = config, Report()
+        self._convert_src = _converter(config.script, config.src)
+        self._convert_tgt = _converter(config.script, config.tgt)
+
+    def clean(self, rows: Rows, split: str) -> Rows:
+        """Return the rows to keep; outside train with references, tgt first among them."""
+        kept = Rows([], [], None if split == "train" else [])
+        self.report.read[split] += len(rows.src)
+        for src, tgt, references in zip(rows.src, rows.tgt, rows.references or repeat([]), strict=False):
+            # Checked first, so that the work on a very long line stays bounded.
+            if len(src) > MAX_CHARS or len(tgt) > MAX_CHARS:
+                self.report.drop(split, TOO_LONG)
+                continue
+            pair = _repair(src, self._convert_src), _repair(tgt, self._convert_tgt)
+            self.report.repaired[split] += pair != (src, tgt)
+            if reason := self._reason_to_drop(*pair, split):
+                self.report.drop(split, reason)
+                continue
+            kept.src.append(pair[0])
+            kept.tgt.append(pair[1])
+            if kept.references is not None:
+                kept.references.append(self._references(pair[1], references))
+        return kept
+
+    def _references(self, tgt: str, references: list[str]) -> list[str]:
+        """The target and the other references.
+
+        In a corpus read backwards `references` belong to the other side. They do not contain the target then, and are
+        left out.
+        """
+        texts = [_repair(text, self._convert_tgt) for text in references if len(text) <= MAX_CHARS]
+        return list(dict.fromkeys([tgt, *filter(None, texts)])) if tgt in texts else [tgt]
+
+    def _reason_to_drop(self, src: str, tgt: str, split: str) -> str | None:
+        if not src or not tgt:
+            return EMPTY
+        if split != "train":
+            return None
+        if _wrong_script(src, self._config.src) or _wrong_script(tgt, self._config.tgt):
+            return WRONG_SCRIPT
+        return COPY if self._config.drop_copies and src == tgt else None
+
+
+def _repair(text: str, convert: Callable[[str], str]) -> str:
+    if "&" in text:
+        text = ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+    return convert(clean_text(text))
+
+
+def _wrong_script(text: str, language: str) -> bool:
+    """Whether Chinese has no Chinese character, or a language without them has one."""
+    if is_chinese(language):
+        return HAN.search(text) is None
+    return primary(language) in WITHOUT_HAN and HAN.search(text) is not None
+
+
+def hashes(*sides: Sequence[bytes]) -> np.ndarray:
+    """(2, n) uint64 of n pairs: a hash per sentence, the same on every machine and in every run."""
+    digests = (b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in side) for side in sides)
+    return np.stack([np.frombuffer(digest, np.uint64) for digest in digests])
+
+
+def pair_hashes(sentences: np.ndarray) -> np.ndarray:
+    """(n,) uint64, one hash per pair; those of (a, b) and (b, a) differ."""
+    src, tgt = sentences
+    # The products wrap around.
+    mixed = (src ^ (src >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15) + tgt
+    return (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
+
+
+def leaks(sentences: np.ndarray, held_out: np.ndarray, *, sentence: bool) -> np.ndarray:
+    """(n,) bool, True for pairs of `held_out`, or with `sentence` for pairs that share a sentence with it."""
+    if sentence:
+        return np.isin(sentences[0], held_out[0]) | np.isin(sentences[1], held_out[1])
+    return np.isin(pair_hashes(sentences), pair_hashes(held_out))
+
+
+def first_occurrences(values: np.ndarray) -> np.ndarray:
+    """(n,) bool, True where a value appears for the first time."""
+    first = np.zeros(len(values), bool)
+    first[np.unique(values, return_index=True)[1]] = True
+    return first
+
+
+def assign_splits(
+    train: np.ndarray, given: np.ndarray, sizes: dict[str, int], leak: str, report: Report
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the indices of the pairs that stay in train, and of the splits of `sizes` taken from it.
+
+    `train`, and `given`, the pairs that the corpora hold out, are hashes. Duplicates and leaks are counted in
+    `report`.
+    """
+    keep = first_occurrences(pair_hashes(train))
+    report.drop("train", DUPLICATE, int((~keep).sum()))
+    leaking = keep & leaks(train, given, sentence=leak == "sentence")
+    report.drop("train", LEAK, int(leaking.sum()))
+    keep &= ~leaking
+    splits: dict[str, np.ndarray] = {}
+    held_out = given
+    for split, size in sizes.items():
+        # A split taken from train shares no sentence with the others, whatever data.leak says.
+        candidates = np.flatnonzero(keep & ~leaks(train, held_out, sentence=True))
+        if len(candidates) > 1:
+            splits[split] = _hold_out(train, candidates, size)
+            keep[splits[split]] = False
+            held_out = np.hstack([held_out, train[:, splits[split]]])
+    if splits:
+        shared = keep & leaks(train, train[:, np.concatenate(list(splits.values()))], sentence=True)
+        report.drop("train", SHARED, int(shared.sum()))
+        keep &= ~shared
+    return np.flatnonzero(keep), splits
+
+
+def _hold_out(train: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:
+    """Choose up to `size` of the `candidates` (indices), but no more than 2 % of them.
+
+    The choice depends on the hashes alone, neither on the order of the corpus nor on a seed. Pairs whose sentences
+    appear nowhere else come first, since pairs that share a sentence with the split must leave the training data.
+    """
+    among = train[:, candidates]
+    counts = np.zeros(len(candidates), np.int64)
+    for side in among:
+        _, inverse, n = np.unique(side, return_inverse=True, return_counts=True)
+        counts += n[inverse]
+    order = np.lexsort((pair_hashes(among), counts))
+    return np.sort(candidates[order[: min(size, max(1, len(candidates) // 50))]])

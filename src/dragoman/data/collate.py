@@ -1,0 +1,90 @@
+"""Padded batches from rows of ids: right padding, and the one shift of the target.
+
+Teacher forcing feeds the decoder `<BOS> y1 .. yn` and trains it to predict `y1 .. yn <EOS>`. The shift happens
+only here: model, loss and search take `tgt_in` and `tgt_out` as they are. The source ends in <EOS> and has no
+<BOS>. Rectangles are filled without a Python loop, since every training batch is made here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dragoman.special import BOS, EOS, PAD
+
+# The ids of all rows in one array, and the rows' lengths.
+Flat = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """B pairs with S source and T target positions; ids are int64, padding is on the right.
+
+    `n_tokens`, `places` and `padding_share` are computed on the CPU, so that reading them never waits for a GPU.
+    """
+
+    src: Tensor  # (B, S)  x1 .. xn <EOS>
+    tgt_in: Tensor  # (B, T)  <BOS> y1 .. yn
+    tgt_out: Tensor  # (B, T)  y1 .. yn <EOS>
+    src_key_padding_mask: Tensor  # (B, S) bool, True = padding
+    places: Tensor  # (n_tokens,) indices of the targets that are no padding in the flattened (B, T)
+    n_tokens: int  # targets to predict, <EOS> included
+    padding_share: float  # of all positions of both sides
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
+        """Move the tensors to `device`; a `non_blocking` copy to a GPU goes through pinned memory."""
+        pin = non_blocking and torch.device(device).type == "cuda"
+        moved: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                value = value.pin_memory() if pin and not value.is_cuda else value
+                moved[field.name] = value.to(device, non_blocking=non_blocking)
+        return replace(self, **moved)
+
+
+def collate(
+    src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]], tags: np.ndarray | None = None
+) -> Batch:
+    """Make a Batch of B sources and B targets, without special ids; `tags` are (B, n) ids before the sources."""
+    return collate_flat(_flat(src_ids), _flat(tgt_ids), tags)
+
+
+def collate_flat(src_ids: Flat, tgt_ids: Flat, tags: np.ndarray | None = None) -> Batch:
+    """The same for rows that lie one after the other in one array."""
+    (src, src_lengths), (tgt, tgt_lengths) = _pad(*src_ids), _pad(*tgt_ids)
+    if tags is not None:
+        src, src_lengths = np.hstack([tags, src]), src_lengths + tags.shape[1]
+    rows = np.arange(len(src))
+    src[rows, src_lengths] = EOS
+    tgt_in = np.empty_like(tgt)
+    tgt_in[:, 0] = BOS
+    tgt_in[:, 1:] = tgt[:, :-1]
+    tgt[rows, tgt_lengths] = EOS
+    places = np.flatnonzero(np.arange(tgt.shape[1]) <= tgt_lengths[:, None])
+    n_ids = int(src_lengths.sum()) + len(src) + len(places)
+    return Batch(
+        src=torch.from_numpy(src),
+        tgt_in=torch.from_numpy(tgt_in),
+        tgt_out=torch.from_numpy(tgt),
+        src_key_padding_mask=torch.from_numpy(np.arange(src.shape[1]) > src_lengths[:, None]),
+        places=torch.from_numpy(places),
+        n_tokens=len(places),
+        padding_share=1 - n_ids / (src.size + tgt.size),
+    )
+
+
+def _flat(rows: Sequence[Sequence[int]]) -> Flat:
+    return np.fromiter(chain.from_iterable(rows), np.int64), np.array(list(map(len, rows)), np.int64)
+
+
+def _pad(ids: np.ndarray, lengths: np.ndarray) -> Flat:
+    """(B, longest + 1) ids padded on the right, with room for <EOS>; and their (B,) lengths."""
+    is_id = np.arange(lengths.max() + 1) < lengths[:, None]
+    padded = np.full(is_id.shape, PAD, np.int64)
+    padded[is_id] = ids
+    return padded, lengths

@@ -1,0 +1,213 @@
+"""The data of a run as a LightningDataModule.
+
+Training has an endless stream of batches that resumes where it stopped, validation a finite list, a checkpoint the
+position in between. The content of batch number n depends on the seed and n alone: not on the batches before it,
+the number of workers, or interruptions.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader, Dataset
+
+from dragoman.config import DataConfig
+from dragoman.data.batching import BatchPlan, length_batches
+from dragoman.data.collate import Batch, collate, collate_flat
+from dragoman.data.prepare import Prepared, prepare
+from dragoman.data.store import Texts
+from dragoman.data.text import Pair
+from dragoman.data.tokenizer import Tokenizer, check_config
+from dragoman.errors import UserError
+
+# An epoch, and the batch's indices among its pairs: all pairs forwards, then perhaps all backwards.
+BatchIndex = tuple[int, np.ndarray]
+
+
+class BatchDataset(Dataset[Batch]):
+    """Batches of a prepared corpus, by BatchIndex; `tags` are (n_directions, 1 or 0) ids before the sources."""
+
+    def __init__(self, prepared: Prepared, config: DataConfig, seed: int, tags: np.ndarray) -> None:
+        self._alpha, self._max_length = config.tokenizer.sampling, config.max_length
+        self._seed, self._tags, self._ids = seed, tags, prepared.train_ids()
+        self._tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
+        self._texts = [Texts(prepared.texts / f"train.{side}") for side in ("src", "tgt")]
+        # (n,) the row of each pair of the ids among the texts
+        self._text_rows = np.load(prepared.ids / "rows.npy", mmap_mode="r")
+        # (pairs per epoch,) pairs of the ids; a corpus may be repeated.
+        self.pairs = np.repeat(np.arange(len(prepared.repeats)), prepared.repeats)
+
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lengths of source and target of each pair of an epoch, in each direction, special ids included."""
+        sides = self._ids.lengths().reshape(-1, 2)[self.pairs].T + 1
+        n_directions, n_tags = self._tags.shape
+        return np.concatenate(sides[:n_directions]) + n_tags, np.concatenate(sides[::-1][:n_directions])
+
+    def __getitem__(self, index: BatchIndex) -> Batch:
+        epoch, pairs = index
+        directions, places = np.divmod(pairs, len(self.pairs))
+        src = 2 * self.pairs[places] + directions
+        # The sides of pair i are the rows 2i and 2i + 1.
+        tgt, tags = src ^ 1, self._tags[directions]
+        if not self._alpha:
+            return collate_flat(self._ids.take(src), self._ids.take(tgt), tags)
+        return collate(self._samples(src, pairs, epoch), self._samples(tgt, pairs, epoch), tags)
+
+    def _samples(self, rows: np.ndarray, pairs: np.ndarray, epoch: int) -> list[list[int]]:
+        """Random tokenisations, which depend on seed, epoch and pair alone.
+
+        They are longer than the stored ids, by which batches are planned. One with more than max_length pieces is
+        replaced by the stored ids, since a position scheme may have a limit.
+        """
+        samples = []
+        for row, pair in zip(rows.tolist(), pairs.tolist(), strict=True):
+            i, side = divmod(row, 2)
+            seed = zlib.crc32(f"{self._seed} {epoch} {pair} {('src', 'tgt')[side]}".encode())
+            text = self._texts[side][self._text_rows[i]]
+            ids = self._tokenizers[side].sample(text, alpha=self._alpha, seed=seed)
+            samples.append(ids if len(ids) <= self._max_length else self._ids[row].tolist())
+        return samples
+
+
+@dataclass
+class BatchStream:
+    """Batches epoch after epoch without end, from number `consumed()` on.
+
+    It is no DataLoader and has no length: Lightning adds no sampler of its own to it.
+    """
+
+    dataset: BatchDataset
+    plan: BatchPlan
+    consumed: Callable[[], int]
+    workers: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        # An index is a whole batch. Without a generator of its own the loader would draw from that of dropout.
+        sampler, generator = self._indices(), torch.Generator()
+        loader = DataLoader(
+            self.dataset, batch_size=None, sampler=sampler, num_workers=self.workers, generator=generator
+        )
+        return iter(loader)
+
+    def _indices(self) -> Iterator[BatchIndex]:
+        n_batches = self.plan.batches_per_epoch
+        epoch, position = divmod(self.consumed(), n_batches)
+        while True:
+            for pairs in self.plan.epoch(epoch)[position:]:
+                yield epoch, pairs
+            epoch, position = epoch + 1, 0
+
+
+class TranslationData(LightningDataModule):
+    """The corpora of `config` as batches; `run_dir` receives the cleaning report and the record of the corpora.
+
+    `consumed` counts the batches that this rank has trained on. The training module raises it after each batch:
+    batches that workers fetched in advance are fetched again after an interruption.
+    """
+
+    src_tokenizer: Tokenizer
+    tgt_tokenizer: Tokenizer
+    fingerprint: str
+    notes: list[str]
+    validation: Sequence[Pair]
+    test: Sequence[Pair]
+
+    def __init__(self, config: DataConfig, run_dir: Path, seed: int) -> None:
+        super().__init__()
+        check_config(config.tokenizer)
+        self.config, self.run_dir, self.seed = config, Path(run_dir), seed
+        self.directions = config.every_direction
+        self.consumed = 0
+        self._plans: dict[tuple[int, int], BatchPlan] = {}
+
+    def prepare(self) -> None:
+        """Read, clean, tokenise and encode the corpora, as far as the cache does not hold the results."""
+        if hasattr(self, "_dataset"):
+            return
+        prepared = prepare(self.config, self.run_dir)
+        self.src_tokenizer, self.tgt_tokenizer = prepared.src_tokenizer, prepared.tgt_tokenizer
+        self.fingerprint, self.notes = prepared.fingerprint(), prepared.notes
+        self.validation, self.test = prepared.pairs("validation"), prepared.pairs("test")
+        self._tags = np.array([self.src_tokenizer.tag(to.tgt) for to in self.directions], np.int64)
+        self._dataset = BatchDataset(prepared, self.config, self.seed, self._tags)
+
+    def setup(self, stage: str) -> None:
+        """Lightning's hook before training and validation."""
+        self.prepare()
+
+    @property
+    def train_size(self) -> int:
+        """Training pairs of an epoch in each direction; repeated pairs count each time."""
+        return len(self._dataset.pairs)
+
+    @property
+    def plan(self) -> BatchPlan:
+        """The batch plan of this rank, which is known when a trainer is attached."""
+        place = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        if place not in self._plans:
+            self._plans[place] = BatchPlan(
+                *self._dataset.lengths(), self.config.max_tokens, self.seed, *place
+            )
+        return self._plans[place]
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of this rank in an epoch."""
+        return self.plan.batches_per_epoch
+
+    @property
+    def batch_shapes(self) -> list[list[int]]:
+        """Each batch of an epoch, longest first: rows, positions of src and of tgt, tokens of tgt."""
+        return self.plan.shapes.tolist()
+
+    def train_dataloader(self) -> BatchStream:
+        """Batches without end, from number `consumed` on."""
+        return BatchStream(self._dataset, self.plan, lambda: self.consumed, self.config.workers)
+
+    def val_dataloader(self) -> "ValidationBatches":
+        """All validation pairs, in every direction, on every rank.
+
+        Pairs longer than data.max_length are left out: the model is trained on none, and its positions may have a
+        limit. They stay in `validation`, to be translated and scored.
+        """
+        src = self.src_tokenizer.encode_batch([pair.src for pair in self.validation])
+        tgt = self.tgt_tokenizer.encode_batch([pair.tgt for pair in self.validation])
+        pairs = [pair for pair in zip(src, tgt, strict=True) if max(map(len, pair)) <= self.config.max_length]
+        # The same in each direction, with its tag.
+        directed = zip(self._tags.tolist(), [pairs, [(b, a) for a, b in pairs]], strict=False)
+        tagged = [([*tag, *a], b) for tag, pairs in directed for a, b in pairs]
+        return ValidationBatches(tagged, self.config.max_tokens)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of training, for a checkpoint."""
+        return {"consumed": self.consumed, "fingerprint": self.fingerprint}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resume at a checkpoint. Raises UserError when the data has changed since."""
+        self.prepare()
+        if state_dict["fingerprint"] != self.fingerprint:
+            raise UserError(
+                f"{self.run_dir}: the data has changed since the checkpoint was written (fingerprint "
+                f"{state_dict['fingerprint'][:12]} then, {self.fingerprint[:12]} now). Start a run of another name"
+            )
+        self.consumed = state_dict["consumed"]
+
+
+class ValidationBatches:
+    """A finite list of batches of (source, target) ids, longest first, collated on request."""
+
+    def __init__(self, pairs: list[tuple[list[int], list[int]]], max_tokens: int) -> None:
+        self._pairs = pairs
+        self._batches = length_batches([max(len(src), len(tgt)) + 1 for src, tgt in pairs], max_tokens)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            yield collate([self._pairs[i][0] for i in batch], [self._pairs[i][1] for i in batch])

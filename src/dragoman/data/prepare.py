@@ -1,0 +1,239 @@
+"""Preparation of a corpus before the first batch: find, clean, split, encode, store.
+
+The result of each step is a folder of the cache, named by a hash of all it depends on: texts-* (clean sentences),
+tokenizer-*, ids-*. A second run of the same data finds the folders and starts at once; no folder becomes invalid.
+
+A run records its corpora in data.json. A run begun without an optional corpus resumes without it, even when the hub
+is reachable again; a run begun with it fails if the corpus is gone.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import chain, compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+from rich.progress import track
+
+from dragoman import files
+from dragoman.config import DataConfig
+from dragoman.data.cleaning import TOO_LONG, UNEQUAL, Report
+from dragoman.data.readers import Corpus, NotFoundError, find
+from dragoman.data.store import Ragged, RaggedWriter, Texts
+from dragoman.data.text import Pair
+from dragoman.data.texts import write_texts
+from dragoman.data.tokenizer import Tokenizer, check_config
+from dragoman.errors import UserError
+
+# Version of the cache; raised when the code that fills its folders changes.
+FORMAT = 4
+# Sentences encoded at a time.
+_CHUNK = 20_000
+# The most pairs that a tokenizer is trained on. Their seed is not the run's: runs share vocabularies.
+_SAMPLE, _SAMPLE_SEED = 250_000, 1
+# Pieces added to the shorter side before the ratio: a word can be translated by a short sentence.
+GRACE = 2
+
+
+@dataclass
+class Prepared:
+    """A corpus ready for batching."""
+
+    texts: Path
+    ids: Path
+    src_tokenizer: Tokenizer
+    tgt_tokenizer: Tokenizer
+    repeats: np.ndarray  # (n,) how often each training pair appears in an epoch
+    notes: list[str]
+
+    def train_ids(self) -> Ragged:
+        """The ids of the training pairs: row 2i is the source of pair i, row 2i + 1 its target."""
+        return Ragged(self.ids / "train", _id_type(self.src_tokenizer, self.tgt_tokenizer))
+
+    def pairs(self, split: str) -> list[Pair]:
+        """The validation or test pairs; empty where there are none."""
+        rows = json.loads((self.texts / f"{split}.json").read_bytes())
+        return [Pair(src, tgt, tuple(references), corpus) for src, tgt, references, corpus in rows]
+
+    def fingerprint(self) -> str:
+        """sha256 of all that training depends on; equal wherever the data was prepared."""
+        parts = [self.src_tokenizer.path, self.tgt_tokenizer.path, self.texts / "validation.json"]
+        parts += [self.ids / "train.values", self.ids / "train.offsets.npy"]
+        digests = "".join(map(files.sha256, parts)).encode()
+        return hashlib.sha256(digests + self.repeats.astype(np.int64).tobytes()).hexdigest()
+
+
+def prepare(config: DataConfig, run_dir: Path) -> Prepared:
+    """Prepare the corpora, or find them in the cache; write cleaning.json and data.json into `run_dir`.
+
+    Several processes may call it at once: one works, the others wait and find its results.
+    """
+    check_config(config.tokenizer)
+    if not config.corpora:
+        raise UserError(
+            "data.corpora: empty. Name at least one corpus, e.g. data.corpora=[{path: my/folder}]"
+        )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with FileLock(run_dir / ".data.lock"):
+        corpora, notes = _find_all(config, run_dir / "data.json")
+        texts = _texts(config, corpora)
+        src, tgt = _tokenizers(config, texts)
+        ids = _ids(config, texts, src, tgt)
+        repeats = np.array([corpus.config.repeat for corpus in corpora])[np.load(ids / "corpus.npy")]
+        report = Report.read_from(ids / "report.json")
+        _print(report.table())
+        _write_json(run_dir / "cleaning.json", report.as_dict() | {"notes": notes})
+    return Prepared(texts, ids, src, tgt, repeats, notes)
+
+
+def _print(message: str) -> None:
+    """Print in the first process of a machine alone."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(message, flush=True)
+
+
+def _write_json(path: Path, content: object) -> None:
+    files.write(path, (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode())
+
+
+def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]]:
+    """Find the corpora, as the run's `record` has them; the notes name those that are left out."""
+    used: dict[str, bool] = json.loads(record.read_bytes()) if record.exists() else {}
+    corpora, notes = [], []
+    for corpus in config.corpora:
+        name = f"{corpus.label} {corpus.split}"
+        if corpus.optional and used.get(name) is False:
+            notes.append(f"{corpus.label}: this run was begun without it and resumes without it.")
+            continue
+        try:
+            corpora.append(find(corpus, config.src, config.tgt, config.root))
+            used[name] = True
+        except NotFoundError as error:
+            # A run begun with it would continue on other data.
+            if not corpus.optional or used.get(name):
+                raise
+            notes.append(f"{error}. This run trains without {corpus.label}, which is optional.")
+            used[name] = False
+    for note in notes:
+        _print(note)
+    if not corpora:
+        raise UserError(f"data.corpora: none of them is available. {' '.join(notes)}")
+    _write_json(record, used)
+    return corpora, notes
+
+
+def _folder(config: DataConfig, step: str, depends_on: list[Any], fill: Callable[[Path], None]) -> Path:
+    """Return the folder of a step's result, filled by `fill` where the cache does not hold it."""
+    digest = hashlib.sha256(json.dumps([FORMAT, *depends_on]).encode()).hexdigest()[:16]
+    folder = Path(config.cache) / f"{step}-{digest}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f".{folder.name}.lock"):
+        if not folder.exists():
+            files.replace_folder(folder, fill)
+    return folder
+
+
+def _texts(config: DataConfig, corpora: list[Corpus]) -> Path:
+    """The folder of the clean texts: all training pairs with the rows to keep, and the held-out pairs."""
+    labels, parts, keys = zip(*((c.config.label, c.config.part, c.key) for c in corpora), strict=True)
+    options = [config.src, config.tgt, config.script, config.leak, config.drop_copies]
+    sizes = [config.validation_size, config.test_size]
+
+    def fill(folder: Path) -> None:
+        _print(f"Cleaning {', '.join(labels)}")
+        write_texts(folder, corpora, config)
+
+    return _folder(config, "texts", [*options, *sizes, parts, keys], fill)
+
+
+def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of source and target; a joint one is returned twice."""
+    options = asdict(config.tokenizer)
+    # Sampling is a use of the vocabulary, not a part of it.
+    del options["sampling"]
+    directions = config.every_direction
+    tags = [direction.tgt for direction in directions] if len(directions) > 1 else []
+    languages = {"src": config.src, "tgt": config.tgt}
+    joint = config.tokenizer.vocabulary == "joint"
+    models = {"joint": ["src", "tgt"]} if joint else {"src": ["src"], "tgt": ["tgt"]}
+
+    def fill(folder: Path) -> None:
+        size = config.tokenizer.vocab_size
+        for name, sides in models.items():
+            _print(f"Training the {name} tokenizer: {config.tokenizer.kind}, {size:,} pieces")
+            path, codes = folder / f"{name}.model", [languages[side] for side in sides]
+            tokenizer = Tokenizer.train(_sample(texts, sides), config.tokenizer, path, codes, tags)
+            if len(tokenizer) < size:
+                _print(
+                    f"The {name} vocabulary has {len(tokenizer):,} pieces: the corpus is too small for more"
+                )
+
+    folder = _folder(config, "tokenizer", [texts.name, options, languages, tags], fill)
+    loaded = [Tokenizer.load(folder / f"{name}.model") for name in models]
+    return loaded[0], loaded[-1]
+
+
+def _sample(texts: Path, sides: list[str]) -> Iterator[str]:
+    """Training sentences for a tokenizer, of the same pairs on each side."""
+    rows = np.load(texts / "rows.npy", mmap_mode="r")
+    if len(rows) > _SAMPLE:
+        rows = np.sort(np.random.default_rng(_SAMPLE_SEED).choice(rows, _SAMPLE, replace=False))
+    for side in sides:
+        sentences = Texts(texts / f"train.{side}")
+        yield from (sentences[row] for row in rows.tolist())
+
+
+def _id_type(*tokenizers: Tokenizer) -> str:
+    """The narrowest type that holds every id."""
+    return "uint16" if max(map(len, tokenizers)) <= 2**16 else "int32"
+
+
+def _ids(config: DataConfig, texts: Path, *tokenizers: Tokenizer) -> Path:
+    """The folder of the encoded training pairs, without those that are too long or unequal in pieces."""
+
+    def fill(folder: Path) -> None:
+        rows, kept, report = np.load(texts / "rows.npy"), [], Report.read_from(texts / "report.json")
+        sides = [Texts(texts / f"train.{side}") for side in ("src", "tgt")]
+        starts = range(0, len(rows), _CHUNK)
+        with RaggedWriter(folder / "train") as writer:
+            for start in track(starts, "encoding", disable=not sys.stdout.isatty()):
+                chunk = rows[start : start + _CHUNK]
+                src, tgt = map(_encode, tokenizers, sides, [chunk, chunk])
+                kept.append(_fitting(src, tgt, config, report))
+                pairs = compress(zip(src, tgt, strict=True), kept[-1])
+                ids = list(chain.from_iterable(pairs))
+                values = np.fromiter(chain.from_iterable(ids), _id_type(*tokenizers))
+                writer.append(values.data, list(map(len, ids)))
+        keep = np.concatenate(kept)
+        if not keep.any():
+            limits = f"data.max_length={config.max_length}, data.max_ratio={config.max_ratio}"
+            raise UserError(f"{limits}: no training pair is within these limits. Raise them")
+        np.save(folder / "rows.npy", rows[keep])
+        np.save(folder / "corpus.npy", np.load(texts / "corpus.npy")[keep])
+        report.kept["train"] = int(keep.sum())
+        (folder / "report.json").write_text(json.dumps(report.as_dict()))
+
+    hashes = [tokenizer.sha256 for tokenizer in tokenizers]
+    return _folder(config, "ids", [texts.name, *hashes, config.max_length, config.max_ratio], fill)
+
+
+def _encode(tokenizer: Tokenizer, texts: Texts, rows: np.ndarray) -> list[list[int]]:
+    return tokenizer.encode_batch([texts[row] for row in rows.tolist()], threads=os.cpu_count() or 1)
+
+
+def _fitting(src: list[list[int]], tgt: list[list[int]], config: DataConfig, report: Report) -> np.ndarray:
+    """(n,) bool, True for pairs within data.max_length and data.max_ratio; counts the others."""
+    lengths = np.array([list(map(len, side)) for side in (src, tgt)])
+    longer, shorter = lengths.max(axis=0), lengths.min(axis=0)
+    too_long = longer > config.max_length
+    limit = config.max_ratio * (shorter + GRACE) if config.max_ratio else longer
+    unequal = ~too_long & (longer > limit)
+    report.drop("train", TOO_LONG, int(too_long.sum()))
+    report.drop("train", UNEQUAL, int(unequal.sum()))
+    return ~too_long & ~unequal

@@ -1,0 +1,56 @@
+"""Sentence pairs, and the text cleaning that training and translation share.
+
+`clean_text` is the only normalisation in the program: training data and sentences to translate go through it,
+so that both see identically normalised text.
+"""
+
+import re
+import unicodedata
+from typing import NamedTuple
+
+SPLITS = ("train", "validation", "test")
+ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
+# A longer line is a fault of its file. Readers cut it one character above this, and cleaning drops it.
+MAX_CHARS = 10_000
+
+# Name of a defect -> its characters, as the inside of a regular expression's [...]. Lone surrogates cannot be
+# written as UTF-8. U+2581 is the piece by which sentencepiece writes a space.
+DEFECTS = {
+    "invisible": "\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad"
+    "\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\ufffe\uffff",
+    "line end": "\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029",
+    "invalid UTF-8": "\ud800-\udfff",
+    "sentencepiece space": "\u2581",
+}
+_REPLACEMENTS = {"invisible": "", "line end": " ", "invalid UTF-8": "\ufffd", "sentencepiece space": "_"}
+_PATTERNS = {re.compile(f"[{DEFECTS[name]}]+"): text for name, text in _REPLACEMENTS.items()}
+_ANY_DEFECT = re.compile(f"[{''.join(DEFECTS.values())}]")
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation.
+
+    `references` holds all translations of src where several are known; `corpus` is CorpusConfig.part of its corpus.
+    """
+
+    src: str
+    tgt: str
+    references: tuple[str, ...] = ()
+    corpus: str = ""
+
+    def swapped(self) -> "Pair":
+        """The pair in the other direction. `references` translate src, so the swapped pair has none."""
+        return Pair(self.tgt, self.src, corpus=self.corpus)
+
+
+def clean_text(text: str) -> str:
+    """Remove invisible and control characters, normalise to NFC, and join white space to single spaces.
+
+    Idempotent. Words, punctuation and full-width forms stay as they are.
+    """
+    if _ANY_DEFECT.search(text):
+        for pattern, replacement in _PATTERNS.items():
+            text = pattern.sub(replacement, text)
+    if not unicodedata.is_normalized("NFC", text):
+        text = unicodedata.normalize("NFC", text)
+    return " ".join(text.split())

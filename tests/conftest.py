@@ -1,0 +1,18 @@
+"""Shared by all tests."""
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def package_log() -> Iterator[None]:
+    """Restore the package's logger, which a training run redirects to its train.log."""
+    yield
+    package = logging.getLogger("dragoman")
+    package.propagate = True
+    package.handlers.clear()

@@ -1,0 +1,162 @@
+"""Cleaning in the whole preparation: one bad pair among good ones, and the arithmetic of splits."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.config import CorpusConfig, DataConfig, TokenizerConfig
+from dragoman.data.cleaning import (
+    COPY,
+    DUPLICATE,
+    EMPTY,
+    LEAK,
+    SHARED,
+    TOO_LONG,
+    UNEQUAL,
+    WRONG_SCRIPT,
+    Cleaner,
+    Report,
+    assign_splits,
+    hashes,
+    leaks,
+)
+from dragoman.data.readers import Rows
+from dragoman.errors import UserError
+
+SCHOOL = ("我去学校。", "I go to school.")
+
+
+def clean(*pairs: tuple[str, str], split: str = "train", **options: object) -> tuple[list, Report]:
+    cleaner = Cleaner(DataConfig(**options))
+    rows = cleaner.clean(Rows([src for src, _ in pairs], [tgt for _, tgt in pairs]), split)
+    return list(zip(rows.src, rows.tgt, strict=True)), cleaner.report
+
+
+def test_a_pair_is_repaired_and_counted() -> None:
+    for pair, result in (
+        (("我去\x00学校。", "I go\r to\u2028school."), SCHOOL),
+        (("我去学校。\u200b", "\ufeffI go to school."), SCHOOL),
+        (("我去学校。", "I go \udcff."), ("我去学校。", "I go \ufffd.")),
+        (("我&amp;你&#65281;", "you &lt; I"), ("我&你！", "you < I")),
+        (("网址?a=1&copy=2", "AT&T &unknown; R&D;"), ("网址?a=1&copy=2", "AT&T &unknown; R&D;")),
+        (("我去𠮷野家。", "I go 🦖."), ("我去𠮷野家。", "I go 🦖.")),
+    ):
+        pairs, report = clean(pair)
+        assert pairs == [result]
+        assert report.repaired["train"] == (pair != result)
+
+
+def test_a_bad_pair_is_dropped_and_counted() -> None:
+    for pair, reason, n_in_test in (
+        (("", "I go."), EMPTY, 0),
+        (("我" * 10_001, "I"), TOO_LONG, 0),
+        (("I go.", "我去。"), WRONG_SCRIPT, 1),
+        (("我去。", "I 去."), WRONG_SCRIPT, 1),
+    ):
+        pairs, report = clean(pair, SCHOOL)
+        assert pairs == [SCHOOL]
+        assert report.dropped == {"train": {reason: 1}}
+        assert len(clean(pair, split="test")[0]) == n_in_test
+
+
+def test_copies_are_dropped_where_data_says_so() -> None:
+    pairs = [("Taxi", "Taxi"), ("Haus", "house")]
+    assert clean(*pairs, src="de")[0] == pairs[1:]
+    assert clean(*pairs, src="de")[1].dropped == {"train": {COPY: 1}}
+    assert clean(*pairs, src="de", drop_copies=False)[0] == pairs
+
+
+def test_chinese_is_converted_to_one_script() -> None:
+    pytest.importorskip("opencc")
+    pairs, report = clean(("這個國家", "這 country"), script="hans", src="zh", tgt="ja")
+    assert pairs == [("这个国家", "這 country")]
+    assert report.repaired == {"train": 1}
+
+
+def test_references_of_the_other_side_are_left_out() -> None:
+    cleaner = Cleaner(DataConfig())
+    rows = Rows(["你", "我"], ["you", "I"], [["thou", "you", "thou", ""], ["我"]])
+    kept = cleaner.clean(rows, "test")
+    assert kept.references == [["you", "thou"], ["I"]]
+
+
+def test_the_table_has_a_line_for_each_split(tmp_path: Path) -> None:
+    report = Report()
+    report.read.update(train=1200, test=3)
+    report.kept.update(train=1100, test=3)
+    report.drop("train", EMPTY, 100)
+    report.repaired["train"] = 7
+    lines = report.table().splitlines()
+    assert len(lines) == 3
+    assert lines[1].split() == ["train", "1,200", "7", "1,100", "empty", "100"]
+    (tmp_path / "report.json").write_text(json.dumps(report.as_dict()))
+    assert Report.read_from(tmp_path / "report.json") == report
+
+
+def of(*pairs: str) -> np.ndarray:
+    """Hashes of pairs written "ab": sentence a and its translation b."""
+    return hashes(*([pair[side].encode() for pair in pairs] for side in (0, 1)))
+
+
+def assign(
+    train: np.ndarray, held_out: np.ndarray, sizes: dict, leak: str = "pair"
+) -> tuple[list, dict, dict]:
+    report = Report()
+    rows, splits = assign_splits(train, held_out, sizes, leak, report)
+    return rows.tolist(), {split: chosen.tolist() for split, chosen in splits.items()}, report.dropped
+
+
+def test_duplicates_and_leaks_leave_train() -> None:
+    train, held_out = of("ab", "ab", "ba", "cd", "ce"), of("cd")
+    assert assign(train, held_out, {}) == ([0, 2, 4], {}, {"train": {DUPLICATE: 1, LEAK: 1}})
+    assert assign(train, held_out, {}, "sentence")[0] == [0, 2]
+
+
+def test_splits_from_train_share_no_sentence_with_it() -> None:
+    names = [chr(0x4E00 + i) for i in range(400)]
+    train = of(*(names[i % 300] + names[i] for i in range(400)))
+    rows, splits, dropped = assign(train, of(), {"validation": 50, "test": 3})
+    assert {split: len(chosen) for split, chosen in splits.items()} == {"validation": 8, "test": 3}
+    held_out = train[:, splits["validation"] + splits["test"]]
+    assert not leaks(train[:, rows], held_out, sentence=True).any()
+    assert len(rows) + 11 + dropped.get("train", {}).get(SHARED, 0) == 400
+
+
+def test_splits_from_train_do_not_depend_on_its_order() -> None:
+    names = [chr(0x4E00 + i) * 2 for i in range(200)]
+    _, splits, _ = assign(of(*names), of(), {"test": 4})
+    _, reverse, _ = assign(of(*names[::-1]), of(), {"test": 4})
+    assert sorted(199 - i for i in reverse["test"]) == splits["test"]
+
+
+def test_pairs_too_long_or_unequal_in_pieces_are_dropped(
+    prepare: Callable, write: Callable, pairs: list, report: Callable
+) -> None:
+    path = write("a.tsv", [*pairs, ("我喜欢书。" * 30, "I like the book. " * 30), ("书", "the book " * 15)])
+    prepare(path, max_length=60, validation_size=0, test_size=0)
+    assert report()["dropped"]["train"] == {TOO_LONG: 1, UNEQUAL: 1}
+    assert report()["kept"]["train"] == len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([("I go", "我去")] * 3, "no training pair is left.*wrong script 3.*data.src and data.tgt"),
+        ([("", "I go")] * 3, r"no training pair is left after cleaning \(empty 3\)"),
+        (b"", r"no training pair is left after cleaning \(no pair was read\)"),
+        ([("我去", "I go")] * 5, None),
+    ],
+)
+def test_a_corpus_without_good_pairs_fails(
+    prepare: Callable, write: Callable, content: object, message: str | None
+) -> None:
+    path = write("a.tsv", content)
+    options = {"validation_size": 0, "test_size": 0, "tokenizer": TokenizerConfig(vocab_size=300)}
+    if message is None:
+        assert prepare(CorpusConfig(path=path), **options).train_size == 1
+        return
+    with pytest.raises(UserError, match=message):
+        prepare(path, **options)

@@ -1,0 +1,51 @@
+"""Padded batches and the shift of the target."""
+
+import numpy as np
+import pytest
+import torch
+
+from dragoman.data.collate import collate
+from dragoman.special import BOS, EOS, PAD
+
+
+def test_the_target_is_shifted_and_padded_on_the_right() -> None:
+    batch = collate([[5, 6, 7], [8]], [[9], [4, 5]])
+    assert batch.src.tolist() == [[5, 6, 7, EOS], [8, EOS, PAD, PAD]]
+    assert batch.tgt_in.tolist() == [[BOS, 9, PAD], [BOS, 4, 5]]
+    assert batch.tgt_out.tolist() == [[9, EOS, PAD], [4, 5, EOS]]
+    assert batch.src.dtype == batch.tgt_in.dtype == torch.int64
+    assert torch.equal(batch.src_key_padding_mask, batch.src == PAD)
+
+
+def test_places_are_the_targets_without_padding() -> None:
+    batch = collate([[5, 6, 7], [8]], [[9], [4, 5]])
+    assert batch.tgt_out.flatten()[batch.places].tolist() == [9, EOS, 4, 5, EOS]
+    assert batch.n_tokens == 5
+    assert batch.padding_share == pytest.approx(3 / 14)
+
+
+def test_tags_stand_before_the_sources() -> None:
+    batch = collate([[5], [6, 7]], [[9], [9]], tags=np.array([[4], [8]]))
+    assert batch.src.tolist() == [[4, 5, EOS, PAD], [8, 6, 7, EOS]]
+    assert torch.equal(batch.src_key_padding_mask, batch.src == PAD)
+
+
+def test_empty_sentences_are_only_special_ids() -> None:
+    batch = collate([[]], [[]])
+    assert (batch.src.tolist(), batch.tgt_in.tolist(), batch.tgt_out.tolist()) == ([[EOS]], [[BOS]], [[EOS]])
+
+
+def test_a_moved_batch_is_equal() -> None:
+    batch = collate([[5, 6], [8]], [[9], [4, 5]])
+    moved = batch.to("cpu", non_blocking=True)
+    assert vars(moved).keys() == vars(batch).keys()
+    assert torch.equal(moved.tgt_out, batch.tgt_out)
+    assert moved.n_tokens == batch.n_tokens
+
+
+@pytest.mark.gpu
+def test_a_batch_is_copied_to_the_gpu_through_pinned_memory() -> None:
+    batch = collate([[5, 6], [8]], [[9], [4, 5]])
+    moved = batch.to("cuda", non_blocking=True)
+    assert moved.src.is_cuda
+    assert torch.equal(moved.src.cpu(), batch.src)

@@ -1,0 +1,152 @@
+"""Folders laid out like hub datasets, and the hub itself behind a stand-in."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.config import CorpusConfig
+from dragoman.data import hub
+from dragoman.data.readers import find
+from dragoman.errors import UserError
+
+PAIR = {"zh": "你", "en": "you"}
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def splits(write: Write, tmp_path: Path) -> Callable[..., dict[str, list[str]]]:
+    """Write files of one row that holds their name, and perhaps a README.md; return the rows of each split."""
+
+    def splits(*names: str, readme: str = "", name: str | None = None) -> dict[str, list[str]]:
+        for file in names:
+            write(f"corpus/{file}", [{"zh": file, "en": "you"}])
+        if readme:
+            write("corpus/README.md", ["---", readme, "---", "# A corpus"])
+        corpus = find(CorpusConfig(path=str(tmp_path / "corpus"), name=name), "zh", "en")
+        return {
+            split: sorted(text for chunk in rows for text in chunk.src)
+            for split, rows in corpus.open().items()
+        }
+
+    return splits
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        {"train": ["train.jsonl.gz"], "validation": ["dev.jsonl"], "test": ["test.jsonl"]},
+        {
+            "train": ["data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl"],
+            "test": ["data/test-00000-of-00001.jsonl"],
+        },
+        {"train": ["training/a.jsonl", "training/b.jsonl"], "validation": ["valid/test.jsonl"]},
+        {"train": ["a.jsonl", "latest.jsonl"]},
+        {"validation": ["corpus_val.jsonl"]},
+    ],
+)
+def test_splits_follow_the_names(splits: Callable, expected: dict[str, list[str]]) -> None:
+    assert splits(*(file for files in expected.values() for file in files)) == expected
+
+
+def test_hidden_and_foreign_files_are_not_read(splits: Callable, write: Write) -> None:
+    write("corpus/.cache/train.jsonl", ["damaged"])
+    write("corpus/train.py", ["raise SystemExit"])
+    assert splits("train.jsonl", "test.jsonl") == {"train": ["train.jsonl"], "test": ["test.jsonl"]}
+
+
+CONFIGS = """
+configs:
+- config_name: en-zh
+  data_files:
+  - {split: train, path: ["a/*.jsonl"]}
+  - {split: dev, path: b.jsonl}
+- config_name: all
+  default: true
+  data_files: "**/*.jsonl"
+"""
+
+
+def test_configs_of_the_readme_decide(splits: Callable) -> None:
+    files = ["a/test.jsonl", "b.jsonl", "c.jsonl"]
+    assert splits(*files, readme=CONFIGS) == {"train": files}
+    named = splits(readme=CONFIGS, name="en-zh")
+    assert named == {"train": ["a/test.jsonl"], "validation": ["b.jsonl"]}
+    with pytest.raises(UserError, match="name of the corpus=x: choose one of en-zh, all"):
+        splits(readme=CONFIGS, name="x")
+
+
+def test_a_bad_readme_fails(splits: Callable, write: Write) -> None:
+    write("outside.jsonl", [PAIR])
+    write("corpus/script.py", ["raise SystemExit"])
+    for data_files, message in {
+        "../outside.jsonl": "'../outside.jsonl' is not a file of this folder",
+        "/etc/passwd": "'/etc/passwd' is not a file of this folder",
+        "https://example.org/a.jsonl": "'https://example.org/a.jsonl' is not a file of this folder",
+        "gone.jsonl": "Unable to find .*gone.jsonl",
+        "script.py": "'script.py' is not a corpus file",
+        "{}": "its head is no dataset card",
+    }.items():
+        with pytest.raises(UserError, match=rf"README\.md: {message}"):
+            splits("train.jsonl", readme=f"configs: [{{config_name: default, data_files: {data_files}}}]")
+    with pytest.raises(UserError, match=r"README\.md: its head is no dataset card"):
+        splits("train.jsonl", readme="a: [")
+
+
+def test_an_unknown_name_fails(splits: Callable) -> None:
+    with pytest.raises(UserError, match="name of the corpus=x: choose one of"):
+        splits("train.jsonl", name="x")
+
+
+def test_an_empty_folder_fails(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="doesn't contain any data files"):
+        find(CorpusConfig(path=str(tmp_path)), "zh", "en")
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.mark.usefixtures("offline")
+class TestStandIn:
+    """`datasets.load_dataset` is replaced; there is no network."""
+
+    def find(self, monkeypatch: pytest.MonkeyPatch, splits: dict[str, Any], **options: Any) -> Any:
+        import datasets
+
+        loaded = {split: datasets.Dataset.from_list(rows) for split, rows in splits.items()}
+        monkeypatch.setattr(datasets, "load_dataset", lambda path, name: loaded)
+        return find(CorpusConfig(path="owner/corpus", **options), "zh", "en")
+
+    def test_a_hub_dataset_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        rows = [{"translation": PAIR, "references": ["you", "thou"]}]
+        corpus = self.find(monkeypatch, {"train": rows, "dev": rows, "extra": rows})
+        splits = {split: list(chunks) for split, chunks in corpus.open().items()}
+        assert splits.keys() == {"train", "validation"}
+        assert splits["train"][0][:3] == (["你"], ["you"], [["you", "thou"]])
+        assert json.loads(corpus.key)[2].keys() == splits.keys()
+
+    def test_a_dataset_without_known_splits_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(UserError, match=r"no split train, validation, test \(found extra\)"):
+            self.find(monkeypatch, {"extra": [{"translation": PAIR}]})
+
+
+def test_an_unreachable_hub_fails_within_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import datasets
+
+    # Nothing listens at port 9.
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    assert "refused" in str(hub.unreachable("owner/corpus"))
+    with pytest.raises(
+        UserError, match=r"owner/corpus \(en-zh\): the hub http://127.0.0.1:9 cannot be reached"
+    ):
+        hub.load("owner/corpus", "en-zh")
+
+
+def test_hub_names_have_an_owner() -> None:
+    assert hub.is_hub_name("Helsinki-NLP/opus-100")
+    assert not any(map(hub.is_hub_name, ["my.tsv", "a/b/c", "/a/b", "../b"]))

@@ -1,0 +1,167 @@
+"""Preparation: the cache, the fingerprint, optional corpora, splits."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dragoman.config import CorpusConfig, TokenizerConfig
+from dragoman.data import hub
+from dragoman.data.cleaning import LEAK
+from dragoman.data.readers import find
+from dragoman.data.text import Pair
+from dragoman.errors import UserError
+
+
+def folders(cache: str) -> set[str]:
+    return {path.name for path in Path(cache).iterdir() if path.is_dir()}
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path) -> str:
+    return str(tmp_path / "cache")
+
+
+def test_a_second_run_finds_the_first_runs_folders(
+    small: Callable, own_cache: str, capsys: pytest.CaptureFixture
+) -> None:
+    first = small(cache=own_cache)
+    before = folders(own_cache)
+    assert {name.partition("-")[0] for name in before} == {"texts", "tokenizer", "ids"}
+    assert len(capsys.readouterr().out.splitlines()) <= 8
+    second = small(cache=own_cache, run="other", seed=2)
+    assert folders(own_cache) == before
+    assert second.fingerprint == first.fingerprint
+    assert len(capsys.readouterr().out.splitlines()) <= 5
+
+
+@pytest.mark.parametrize(
+    ("change", "steps"),
+    [
+        ({"max_tokens": 500, "tokenizer": TokenizerConfig(vocab_size=340, sampling=0.1)}, set()),
+        ({"max_length": 20}, {"ids"}),
+        ({"tokenizer": TokenizerConfig(vocab_size=330)}, {"tokenizer", "ids"}),
+        ({"leak": "sentence", "validation_size": 3}, {"texts", "tokenizer", "ids"}),
+    ],
+)
+def test_a_changed_setting_repeats_the_steps_it_decides(
+    small: Callable, own_cache: str, change: dict, steps: set
+) -> None:
+    small(cache=own_cache)
+    before = folders(own_cache)
+    small(**{"cache": own_cache} | change)
+    assert {name.partition("-")[0] for name in folders(own_cache) - before} == steps
+
+
+def test_a_changed_file_is_prepared_again(prepare: Callable, write: Callable, pairs: list) -> None:
+    first = prepare(write("a.tsv", pairs))
+    second = prepare(write("a.tsv", pairs[:500]))
+    assert second.train_size < first.train_size
+    assert second.fingerprint != first.fingerprint
+
+
+def test_the_fingerprint_is_that_of_the_content(prepare: Callable, write: Callable, pairs: list) -> None:
+    rows = [{"zh": zh, "en": en} for zh, en in pairs]
+    tsv, jsonl = prepare(write("a.tsv", pairs)), prepare(write("b/a.jsonl.gz", rows))
+    assert tsv.fingerprint == jsonl.fingerprint
+    repeated = prepare(CorpusConfig(path=write("a.tsv", pairs), repeat=2))
+    assert repeated.fingerprint != tsv.fingerprint
+
+
+def test_a_failed_step_leaves_no_folder(small: Callable, own_cache: str) -> None:
+    with pytest.raises(UserError, match=r"data\.max_length=1, .*no training pair is within"):
+        small(cache=own_cache, max_length=1)
+    assert {name.partition("-")[0] for name in folders(own_cache)} == {"texts", "tokenizer"}
+
+
+def test_pairs_carry_the_name_of_their_corpus(prepare: Callable, write: Callable, pairs: list) -> None:
+    entries = [
+        CorpusConfig(path=write("train.tsv", pairs)),
+        CorpusConfig(path=write("written.tsv", pairs[:4]), split="validation"),
+        CorpusConfig(
+            path=write("composed.jsonl", [{"zh": "你", "en": "you", "references": ["you", "thou"]}]),
+            split="validation",
+        ),
+    ]
+    data = prepare(*entries)
+    assert [pair.corpus for pair in data.validation] == ["written"] * 4 + ["composed"]
+    assert data.validation[4] == Pair("你", "you", ("you", "thou"), "composed")
+    assert {pair.corpus for pair in data.test} == {"train"}
+
+
+def test_given_splits_leave_train(
+    prepare: Callable, write: Callable, pairs: list, seen: Callable, report: Callable
+) -> None:
+    test = [{"zh": zh, "en": "Other.", "references": ["Other.", en]} for zh, en in pairs[:5]]
+    entries = (
+        CorpusConfig(path=write("a.tsv", pairs)),
+        CorpusConfig(path=write("b.jsonl", test), split="test"),
+    )
+    data = prepare(*entries, validation_size=0)
+    assert not set(seen(data)) & set(pairs[:5])
+    assert report()["dropped"]["train"] == {LEAK: 5}
+    assert len(data.validation) == 0
+
+
+def test_missing_splits_are_taken_from_train(small: Callable, seen: Callable, pairs: list) -> None:
+    data = small(validation_size=4)
+    assert len(data.validation) == 4
+    held_out = {(pair.src, pair.tgt) for pair in [*data.validation, *data.test]}
+    assert held_out < set(pairs)
+    assert not held_out & set(seen(data))
+    assert all(pair.references == (pair.tgt,) for pair in data.validation)
+
+
+def test_separate_vocabularies_are_two_tokenizers(small: Callable) -> None:
+    data = small(tokenizer=TokenizerConfig(vocab_size=330, vocabulary="separate"))
+    assert data.src_tokenizer.sha256 != data.tgt_tokenizer.sha256
+    assert {data.src_tokenizer.path.name, data.tgt_tokenizer.path.name} == {"src.model", "tgt.model"}
+
+
+GONE = CorpusConfig(path="gone.tsv", optional=True)
+
+
+def test_an_optional_corpus_may_be_missing(
+    small: Callable, write: Callable, pairs: list, report: Callable
+) -> None:
+    path = write("a.tsv", pairs)
+    data = small(GONE, path)
+    assert "trains without gone.tsv" in data.notes[0]
+    assert report()["notes"] == data.notes
+    with pytest.raises(UserError, match=r"no 'gone\.tsv'"):
+        small(CorpusConfig(path="gone.tsv"), path)
+    with pytest.raises(UserError, match="none of them is available"):
+        small(GONE, run="other")
+
+
+def test_a_run_resumes_with_the_corpora_it_was_begun_with(
+    small: Callable, write: Callable, pairs: list, tmp_path: Path
+) -> None:
+    path, late = write("a.tsv", pairs), CorpusConfig(path=str(tmp_path / "late.tsv"), optional=True)
+    without = small(late, path)
+    write("late.tsv", [("你好", "hello")])
+    assert small(late, path).fingerprint == without.fingerprint
+    assert "begun without it" in small(late, path).notes[0]
+    assert small(late, path, run="new").fingerprint != without.fingerprint
+    (tmp_path / "late.tsv").unlink()
+    with pytest.raises(UserError, match=r"no '.*late\.tsv'"):
+        small(late, path, run="new")
+
+
+def test_an_unreachable_hub_is_noted(
+    small: Callable, write: Callable, pairs: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(path: str, name: str | None) -> None:
+        raise UserError(f"{path} ({name}): the hub cannot be reached: no answer")
+
+    monkeypatch.setattr(hub, "load", load)
+    corpus = CorpusConfig(path="owner/corpus", name="en-zh", optional=True)
+    data = small(corpus, write("a.tsv", pairs))
+    assert data.notes[0].startswith("owner/corpus (en-zh): the hub cannot be reached")
+    with pytest.raises(UserError, match=r"cannot be reached: no answer.*searched"):
+        find(CorpusConfig(path="owner/corpus"), "zh", "en")
+
+
+def test_no_corpora_fail(small: Callable, prepare: Callable) -> None:
+    with pytest.raises(UserError, match=r"data\.corpora: empty.*data\.corpora=\[\{path"):
+        prepare()

@@ -1,0 +1,41 @@
+"""Memory-mapped rows."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.data.store import Ragged, RaggedWriter, Texts
+
+ROWS = [[1, 2, 3], [], [40_000], [7, 8]]
+
+
+@pytest.fixture
+def ragged(tmp_path: Path) -> Ragged:
+    with RaggedWriter(tmp_path / "ids") as writer:
+        for part in (ROWS[:2], ROWS[2:]):
+            writer.append(np.concatenate(part).astype(np.uint16), list(map(len, part)))
+    return Ragged(tmp_path / "ids", "uint16")
+
+
+def test_rows_are_read_as_written(ragged: Ragged) -> None:
+    assert [ragged[i].tolist() for i in range(len(ragged))] == ROWS
+    assert ragged.lengths().tolist() == [3, 0, 1, 2]
+    values, lengths = ragged.take(np.array([3, 1, 0]))
+    assert (values.tolist(), lengths.tolist()) == ([7, 8, 1, 2, 3], [2, 0, 3])
+
+
+def test_rows_are_pickled_as_the_name_of_their_file(ragged: Ragged) -> None:
+    pickled = pickle.dumps(ragged)
+    assert pickle.loads(pickled)[3].tolist() == [7, 8]
+    assert len(pickled) < 1000
+
+
+def test_texts_are_read_as_written(tmp_path: Path) -> None:
+    texts = ["你好", "", "a b", "👩‍👩‍👧"]
+    encoded = [text.encode() for text in texts]
+    with RaggedWriter(tmp_path / "texts") as writer:
+        writer.append(b"".join(encoded), list(map(len, encoded)))
+    stored = Texts(tmp_path / "texts")
+    assert [stored[i] for i in range(len(stored))] == texts

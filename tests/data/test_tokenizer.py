@@ -1,0 +1,150 @@
+"""Tokenizers of all kinds: round trips, special ids, sampling."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dragoman.config import TokenizerConfig
+from dragoman.data.text import clean_text
+from dragoman.data.tokenizer import KINDS, Tokenizer, check_config
+from dragoman.errors import UserError
+from dragoman.special import BOS, EOS, PAD, UNK
+
+SENTENCES = [f"{a}{b}{c}。" for a in "我你他她们" for b in "喜欢看见打听" for c in "书花狗猫人水"] + [
+    f"{a} {b} the {c}."
+    for a in ("I", "You", "We")
+    for b in ("like", "see", "hear")
+    for c in ("book", "dog", "cat")
+]
+ANY_TEXT = st.text(st.characters(exclude_categories=()))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
+    """One tokenizer of each kind, with tags. Texts with tags in them are part of the corpus."""
+    folder = tmp_path_factory.mktemp("tokenizers")
+    corpus = [*SENTENCES, *(f"x<2en>{c}<2zh>" for c in "abcdefgh" * 40)]
+    languages = ["zh", "en"]
+    return {
+        kind: Tokenizer.train(
+            corpus, TokenizerConfig(kind=kind, vocab_size=400), folder / f"{kind}.model", languages, languages
+        )
+        for kind in KINDS
+    }
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=ANY_TEXT, seed=st.integers(0, 2**32 - 1))
+@example(text="我喜欢你。 I like the <s> dog </s> <pad> <unk> <2en> ▁ 🦖 １９８４", seed=1)
+def test_every_clean_text_survives_encode_and_decode(trained: dict, text: str, seed: int) -> None:
+    text = clean_text(text)
+    for kind, tokenizer in trained.items():
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert not {PAD, UNK, BOS, EOS, *tokenizer.tag("zh"), *tokenizer.tag("en")} & set(ids)
+        if KINDS[kind]:
+            assert tokenizer.decode(tokenizer.sample(text, alpha=0.3, seed=seed)) == text
+
+
+def test_decoding_drops_special_ids_and_tags(trained: dict) -> None:
+    tokenizer = trained["bpe"]
+    ids = [*tokenizer.tag("en"), BOS, *tokenizer.encode("I like the dog."), EOS, PAD, UNK]
+    assert tokenizer.decode(ids) == "I like the dog."
+
+
+def test_only_tagged_languages_have_a_tag(trained: dict) -> None:
+    tokenizer = trained["bpe"]
+    assert tokenizer.pieces(tokenizer.tag("en")) == ["<2en>"]
+    assert tokenizer.tag("fr") == []
+    assert len(tokenizer) == 400
+
+
+def test_sampling_depends_on_the_seed_alone(trained: dict) -> None:
+    tokenizer = trained["bpe"]
+
+    def sample(seed: int) -> list[list[int]]:
+        return [tokenizer.sample(text, alpha=0.3, seed=seed + i) for i, text in enumerate(SENTENCES[-40:])]
+
+    first = sample(7)
+    assert first != tokenizer.encode_batch(SENTENCES[-40:])
+    assert sample(1000) != first
+    tokenizer.encode_batch(SENTENCES)
+    assert sample(7) == first
+
+
+@pytest.mark.slow
+def test_equal_seeds_sample_equally_in_another_process(trained: dict) -> None:
+    # sentencepiece from 0.2.2 on salts the seed in each process.
+    program = (
+        "import json, pathlib, sys\nfrom dragoman.data.tokenizer import Tokenizer\n"
+        "tokenizer = Tokenizer.load(pathlib.Path(sys.argv[1]))\n"
+        "print(json.dumps([tokenizer.sample(text, alpha=0.3, seed=7) for text in json.load(sys.stdin)]))"
+    )
+    command = [sys.executable, "-c", program, str(trained["bpe"].path)]
+    other = subprocess.run(command, input=json.dumps(SENTENCES), capture_output=True, text=True, check=True)
+    assert json.loads(other.stdout) == [trained["bpe"].sample(text, alpha=0.3, seed=7) for text in SENTENCES]
+
+
+def test_a_batch_is_encoded_like_its_sentences(trained: dict) -> None:
+    for tokenizer in trained.values():
+        assert tokenizer.encode_batch(SENTENCES, threads=3) == [tokenizer.encode(text) for text in SENTENCES]
+
+
+def test_training_twice_gives_the_same_model(tmp_path: Path) -> None:
+    config = TokenizerConfig(kind="unigram", vocab_size=330)
+    first, second = (Tokenizer.train(SENTENCES, config, tmp_path / name, ["zh", "en"]) for name in "ab")
+    assert first.sha256 == second.sha256
+
+
+def test_a_vocabulary_shrinks_to_the_corpus(tmp_path: Path) -> None:
+    config = TokenizerConfig(vocab_size=8000)
+    assert 256 < len(Tokenizer.train(SENTENCES, config, tmp_path / "a.model", ["zh", "en"])) < 8000
+
+
+def test_unspaced_languages_have_no_leading_space(tmp_path: Path) -> None:
+    config = TokenizerConfig(kind="char", vocab_size=400)
+    chinese, both = (
+        Tokenizer.train(SENTENCES, config, tmp_path / str(len(languages)), languages)
+        for languages in (["zh"], ["zh", "en"])
+    )
+    assert chinese.pieces(chinese.encode("我")) == ["我"]
+    assert both.pieces(both.encode("我")) == ["▁", "我"]
+
+
+def test_a_pickled_tokenizer_is_the_name_of_its_file(trained: dict) -> None:
+    pickled = pickle.dumps(trained["bpe"])
+    assert pickle.loads(pickled).sha256 == trained["bpe"].sha256
+    assert len(pickled) < 1000
+
+
+def test_the_tokenizer_of_the_golden_bundle_loads() -> None:
+    tokenizer = Tokenizer.load(Path(__file__).parents[1] / "golden/bundle/joint.model")
+    assert tokenizer.decode(tokenizer.encode("你好。")) == "你好。"
+
+
+def test_a_vocabulary_without_room_for_the_characters_fails(tmp_path: Path) -> None:
+    many = ["".join(chr(0x4E00 + i) for i in range(start, start + 50)) for start in range(0, 1000, 50)]
+    with pytest.raises(UserError, match=r"data\.tokenizer\.vocab_size=300.*to \d+ or more"):
+        Tokenizer.train(many, TokenizerConfig(vocab_size=300), tmp_path / "small.model", ["zh"])
+
+
+def test_a_foreign_file_fails(tmp_path: Path) -> None:
+    for content in (b"foreign", b""):
+        (tmp_path / "a.model").write_bytes(content)
+        with pytest.raises(UserError, match=r"a\.model: not a sentencepiece model"):
+            Tokenizer.load(tmp_path / "a.model")
+    with pytest.raises(UserError, match=r"missing\.model: cannot be read"):
+        Tokenizer.load(tmp_path / "missing.model")
+
+
+def test_an_impossible_kind_fails_with_the_choices() -> None:
+    with pytest.raises(UserError, match=r"bpe, unigram, char, word.*did you mean 'unigram'"):
+        check_config(TokenizerConfig(kind="unigrm"))
+    with pytest.raises(UserError, match=r"data.tokenizer.sampling=0.1.*choose kind bpe, unigram"):
+        check_config(TokenizerConfig(kind="char", sampling=0.1))
