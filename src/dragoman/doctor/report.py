@@ -1,0 +1,114 @@
+"""The doctor's report: a corpus in, plain data out, and that data as a web page and as lines for the terminal.
+
+The page (report.html) is complete in itself: no network, no script, no file beside it. The lines are summary.j2.
+FORMAT rises when the meaning of a key of the data changes.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment
+from rich.text import Text
+
+from dragoman.config import DataConfig
+from dragoman.data.readers import find as find_corpus
+from dragoman.doctor.findings import faults, find, suspects
+from dragoman.doctor.survey import survey, texts_of
+from dragoman.errors import UserError
+
+FORMAT = 2
+N_PLACES, N_EXAMPLES, MAX_SHOWN = 1000, 5, 300  # per finding; characters of a sentence
+N_BARS = 41  # of a histogram
+TITLES = {"act": "Needs your attention", "cleaned": "Handled by cleaning"}
+
+
+def examine(config: DataConfig) -> dict[str, Any]:
+    """Examine config.corpora. Raises UserError for a corpus that cannot be read at all."""
+    corpora = [
+        find_corpus(corpus, config.src, config.tgt, config.root, check_lines=False)
+        for corpus in config.corpora
+    ]
+    result = survey(corpora, config)
+    name = ", ".join(corpus.label for corpus in config.corpora)
+    if not len(result.table):
+        raise UserError(f"{name}: there is no pair to examine")
+    masks = faults(result, config)
+    findings, worst = find(result, masks, config), suspects(result, masks)
+    texts = texts_of(
+        corpora, {row for _, rows in findings for row in rows[:N_EXAMPLES].tolist()}.union(worst)
+    )
+    src, tgt = result.table["src"]["length"], result.table["tgt"]["length"]
+    present = {f"data.leak={config.leak}", f"data.script={config.script}"}
+
+    def example(row: int) -> dict[str, Any]:
+        return result.place(row) | dict(zip(("src", "tgt"), map(_shorten, texts[row]), strict=True))
+
+    return {
+        "format": FORMAT,
+        "corpus": name,
+        "languages": [config.src, config.tgt],
+        "parts": result.parts,
+        "findings": [
+            {
+                "kind": kind.name,
+                "weight": kind.weight,
+                "pairs": len(rows),
+                "message": kind.message,
+                "places": [result.place(row) for row in rows[:N_PLACES].tolist()],
+                "examples": [example(row) for row in rows[:N_EXAMPLES].tolist()],
+            }
+            for kind, rows in findings
+        ],
+        "suspects": [example(row) | suspect for row, suspect in worst.items()],
+        "settings": [
+            {"option": kind.option, "reason": f"{kind.name}: {len(rows):,} pairs"}
+            for kind, rows in findings
+            if kind.option and kind.option not in present
+        ],
+        "cleaning": result.report.as_dict(),
+        # To the 99.5th percentile.
+        "lengths": [_histogram(side, 0, int(np.quantile(side, 0.995)) // 40 + 1) for side in (src, tgt)],
+        "ratios": _histogram(np.log2((tgt + 1) / (src + 1)), -5.125, 0.25),
+    }
+
+
+def _shorten(text: str) -> str:
+    """The beginning of a sentence, without lone surrogates, which JSON cannot hold in UTF-8."""
+    return text[:MAX_SHOWN].encode("utf-8", "replace").decode() + "…" * (len(text) > MAX_SHOWN)
+
+
+def _histogram(values: np.ndarray, start: float, width: float) -> dict[str, Any]:
+    """Mean, median, maximum, and N_BARS bars of `width` from `start`; values beyond count in the outer bars."""
+    end = start + N_BARS * width
+    bars, _ = np.histogram(values.clip(start, end), N_BARS, (start, end))
+    summary = {"mean": values.mean(), "median": np.median(values), "highest": values.max()}
+    numbers = {name: round(float(number), 3) for name, number in summary.items()}
+    return {"n": len(values), **numbers, "start": start, "width": width, "bars": bars.tolist()}
+
+
+def report_paths(output: str | None, config: DataConfig) -> tuple[Path, Path]:
+    """Return where the page and the JSON belong, beside each other."""
+    page = Path(output or f"doctor_{'_'.join(corpus.part for corpus in config.corpora)}.html")
+    if page.suffix != ".html":
+        raise UserError(f"--output: the name of the page must end in .html (found {page})")
+    return page, page.with_suffix(".json")
+
+
+def page(report: dict[str, Any]) -> bytes:
+    """Return the report as HTML in UTF-8."""
+    return _render("report.html", report, autoescape=True).encode("utf-8", "replace")
+
+
+def summary(report: dict[str, Any]) -> Text:
+    """Return the report as lines for the terminal, coloured where rich prints them."""
+    return Text.from_markup(_render("summary.j2", report, autoescape=False).strip())
+
+
+def _render(template: str, report: dict[str, Any], *, autoescape: bool) -> str:
+    environment = Environment(autoescape=autoescape, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["visible"] = lambda text: "".join(
+        character if character.isprintable() else f"⟨U+{ord(character):04X}⟩" for character in text
+    )
+    source = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    return environment.from_string(source).render(report, titles=TITLES)

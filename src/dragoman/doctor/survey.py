@@ -1,0 +1,148 @@
+"""One pass over a corpus: a row of numbers per pair, and no text.
+
+FLAGS holds the flags of each code point, so numpy examines ten thousand sentences in a few array operations. Pairs
+also go through the Cleaner of data preparation, so the report counts those that training would drop.
+"""
+
+import re
+import sys
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+from unicodedata import normalize
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from dragoman.config import DataConfig
+from dragoman.data.cleaning import Cleaner, Report
+from dragoman.data.readers import Corpus
+from dragoman.data.text import DEFECTS
+from dragoman.languages import is_chinese, primary
+
+POINTS = 0x40001  # code points with an entry; the last one stands for all beyond, which have no letters
+# One sentence: characters, flags of BIT, letters and characters of Chinese, kana, hangul, hash of the folded text.
+SENTENCE = np.dtype([("length", "i4"), ("flags", "u4"), ("scripts", "u2", 4), ("folded", "i8")])
+PAIR = np.dtype([("src", SENTENCE), ("tgt", SENTENCE), ("part", "u2"), ("row", "u4"), ("held_out", "?")])
+WORDS = re.compile(r"[^\W_]+")
+MARKUP = re.compile(
+    r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,200})?/?>|\[(?:MASK|CLS|SEP|UNK|PAD)\]|<\|\w+\|>|<0x[0-9A-F]{2}>"
+)
+# UTF-8 read as Windows-1252 or Latin-1: the bytes after the first as they look then, and whole characters: accented
+# letters, Cyrillic, punctuation, kana, Chinese. Then U+FFFD twice, and uninitialised memory, both read as GBK.
+_AFTER = f"[\x80-\xbf{bytes(range(0x80, 0xA0)).decode('cp1252', 'ignore')}]"
+MOJIBAKE = re.compile(f"[ÂÃÄÅÐÑ]{_AFTER}|[â-é]{_AFTER}{{2}}|锟斤拷|烫烫烫")
+# UTF-8 read as GBK: the first two bytes of Chinese characters.
+_GBK = bytes(byte for first in range(0xE4, 0xEA) for after in range(0x80, 0xC0) for byte in (first, after))
+# All characters, and the Chinese ones of two character sets: one for simplified, one for traditional writing.
+_EVERY = "".join(map(chr, range(POINTS)))
+_CHINESE = _EVERY[0x4E00:0xA000]
+_GB2312, _BIG5 = (set(_CHINESE.encode(codec, "ignore").decode(codec)) for codec in ("gb2312", "big5"))
+_HAN, _KANA, _HANGUL = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff", "\u3040-\u30ff", "\uac00-\ud7af"
+# Flag of a sentence -> the characters that set it, as the inside of a regular expression's [...].
+CHARACTERS = {str(digit): f"{digit}{chr(0xFF10 + digit)}" for digit in range(10)} | {
+    "question mark": "?？؟",
+    "exclamation mark": "!！",
+    "quotation mark": '"“”„«»「」『』《》',
+    "bracket": r"()\[\]（）［］【】",
+    "visible": r"\S",
+    "simplified": "".join(_GB2312 - _BIG5),
+    "traditional": "".join(_BIG5 - _GB2312),
+    "replacement character": "\ufffd",
+    "invalid UTF-8": DEFECTS["invalid UTF-8"],
+    "invisible character": "".join(inside for name, inside in DEFECTS.items() if name != "invalid UTF-8"),
+    "mojibake": f"Â-é锟烫{_GBK.decode('gbk')}",
+    "markup": r"<\[",
+    "letter": rf"^\W\d_{_HAN}{_KANA}{_HANGUL}",
+    "han": _HAN,
+    "kana": _KANA,
+    "hangul": _HANGUL,
+}
+BIT = {name: 1 << number for number, name in enumerate(CHARACTERS)}
+FLAGS = np.zeros(POINTS, np.uint32)
+for _name, _inside in CHARACTERS.items():
+    FLAGS[[ord(character) for character in re.findall(f"[{_inside}]", _EVERY)]] |= BIT[_name]
+DIGITS, MARKS = (1 << 10) - 1, 0b1111 << 10  # bits of the digits and of the four marks
+
+
+class Survey(NamedTuple):
+    """A corpus as numbers. A part is a split of one corpus: {"corpus": name, "split": name, "pairs": n}."""
+
+    parts: list[dict[str, Any]]
+    table: np.ndarray  # (n,) of PAIR
+    report: Report  # of cleaning
+
+    def place(self, row: int) -> dict[str, str | int]:
+        """Return where a row of the table stands; in each part rows count from 1."""
+        part = self.parts[self.table["part"][row]]
+        return {"corpus": part["corpus"], "split": part["split"], "row": int(self.table["row"][row])}
+
+
+def survey(corpora: list[Corpus], config: DataConfig) -> Survey:
+    """Read every split of every corpus once."""
+    cleaner, tables = Cleaner(config), [np.empty(0, PAIR)]
+    parts: list[dict[str, Any]] = []
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        for corpus, (split, chunks) in ((each, part) for each in corpora for part in each.open().items()):
+            n_pairs = 0
+            for rows in bar.track(chunks, description=f"{corpus.config.label}: reading {split}"):
+                cleaner.clean(rows, split)
+                table = np.empty(len(rows.src), PAIR)
+                table["src"], table["tgt"] = describe(rows.src), describe(rows.tgt)
+                table["part"], table["row"] = len(parts), np.arange(len(table)) + n_pairs + 1
+                table["held_out"] = split != "train"
+                tables.append(table)
+                n_pairs += len(table)
+            parts.append({"corpus": corpus.config.label, "split": split, "pairs": n_pairs})
+    return Survey(parts, np.concatenate(tables), cleaner.report)
+
+
+def texts_of(corpora: list[Corpus], wanted: set[int]) -> dict[int, tuple[str, str]]:
+    """Return the raw sentences of some rows of the table, by a second reading."""
+    texts: dict[int, tuple[str, str]] = {}
+    first = 0
+    for rows in chain(*(chunks for corpus in corpora for chunks in corpus.open().values())):
+        last = first + len(rows.src)
+        for row in wanted.intersection(range(first, last)):
+            texts[row] = rows.src[row - first], rows.tgt[row - first]
+        first = last
+    return texts
+
+
+def describe(texts: Sequence[str]) -> np.ndarray:
+    """Describe sentences by numbers, (n,) of SENTENCE."""
+    # A space ends each sentence, so that none is empty, as reduceat needs it.
+    joined = "".join(f"{text} " for text in texts).encode("utf-32-le", "surrogatepass")
+    flags = FLAGS[np.minimum(np.frombuffer(joined, np.uint32), POINTS - 1)]
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    starts = np.cumsum(lengths + 1) - lengths - 1
+    table = np.empty(len(texts), SENTENCE)
+    table["length"] = lengths
+    table["flags"] = np.bitwise_or.reduceat(flags, starts)
+    for column, script in enumerate(("letter", "han", "kana", "hangul")):
+        table["scripts"][:, column] = np.add.reduceat(flags & BIT[script] > 0, starts, dtype=np.uint16)
+    # The letters and digits, case and width ignored; without any the hash is 0.
+    table["folded"] = [hash("".join(WORDS.findall(normalize("NFKC", text).casefold()))) for text in texts]
+    # The characters of these flags make a sentence a candidate.
+    for name, test in (("mojibake", is_mojibake), ("markup", MARKUP.search)):
+        for i in np.flatnonzero(table["flags"] & BIT[name]).tolist():
+            table["flags"][i] ^= BIT[name] * (not test(texts[i]))
+    return table
+
+
+def is_mojibake(text: str) -> bool:
+    """Whether UTF-8 was once read as Windows-1252 or as GBK."""
+    if MOJIBAKE.search(text):
+        return True
+    try:
+        return any("\u4e00" <= character <= "\u9fff" for character in text.encode("gb18030").decode())
+    except UnicodeError:  # the usual case
+        return False
+
+
+def fits(scripts: np.ndarray, language: str) -> np.ndarray:
+    """(n,) bool, whether sentences are in a script of `language`; one without letters is."""
+    own = [1] if is_chinese(language) else {"ja": [1, 2], "ko": [1, 3]}.get(primary(language), [0])
+    weights = scripts * np.array([1, 4, 4, 4])  # a Chinese character weighs four letters
+    return 2 * weights[:, own].sum(axis=1) >= weights.sum(axis=1)

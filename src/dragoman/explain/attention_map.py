@@ -1,0 +1,73 @@
+"""Attention weights of every layer and head for one sentence pair.
+
+SDPA never forms the weights. Hooks record the arguments of every `Attention` during one teacher-forced pass, and
+`Attention.weights` computes the weights of the same arguments. The model is left as it was.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.masks import key_padding_mask
+from dragoman.model.attention import Attention
+from dragoman.model.transformer import Transformer
+from dragoman.special import BOS, EOS
+
+
+@dataclass(frozen=True)
+class Attended:
+    """All weights of one pair, `maps` as attention_maps returns them, and the pieces on their axes.
+
+    pieces: "src" (S) encoder input, "tgt_in" (T) decoder input, "tgt_out" (T) decoder output: query t of "decoder"
+    and of "cross" predicts tgt_out[t].
+    """
+
+    maps: dict[str, Tensor]
+    pieces: dict[str, list[str]]
+
+
+def attended(
+    model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], src: Sequence[int], tgt: Sequence[int]
+) -> Attended:
+    """Return maps and pieces of source and target ids, given without BOS and EOS."""
+    src_in, tgt_all = [*src, EOS], [BOS, *tgt, EOS]
+    maps = attention_maps(model, torch.tensor([src_in]), torch.tensor([tgt_all[:-1]]))
+    src_pieces, tgt_pieces = tokenizers[0].pieces(src_in), tokenizers[1].pieces(tgt_all)
+    return Attended(maps, {"src": src_pieces, "tgt_in": tgt_pieces[:-1], "tgt_out": tgt_pieces[1:]})
+
+
+@torch.no_grad()
+def attention_maps(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[str, Tensor]:
+    """Compute the weights of one pair without dropout: src (1, S) ends in EOS, tgt_in (1, T) begins with BOS.
+
+    Returns "encoder" (L, H, S, S), "decoder" (L, H, T, T) and "cross" (L, H, T, S), float32 on the CPU; each row is
+    a query and sums to 1.
+    """
+    stacks: dict[str, list[Any]] = {
+        "encoder": [layer.self_attention for layer in model.encoder],
+        "decoder": [layer.self_attention for layer in model.decoder],
+        "cross": [layer.cross_attention for layer in model.decoder],
+    }
+    weights: dict[nn.Module, Tensor] = {}
+
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        weights[module] = cast(Attention, module).weights(*args, **kwargs)[0].float().cpu()
+
+    modes = [(module, module.training) for module in model.modules()]
+    attentions = [attention for stack in stacks.values() for attention in stack]
+    hooks = [attention.register_forward_pre_hook(record, with_kwargs=True) for attention in attentions]
+    src, tgt_in = (ids.to(model.projection.weight.device) for ids in (src, tgt_in))
+    try:
+        model.eval()
+        with torch.autocast(src.device.type, enabled=False):  # in bf16 the rows would not sum to 1
+            model(src, tgt_in, key_padding_mask(src))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, training in modes:  # `model.train()` would also unfreeze parts in evaluation mode
+            module.training = training
+    return {name: torch.stack([weights[module] for module in stack]) for name, stack in stacks.items()}

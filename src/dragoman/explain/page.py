@@ -1,0 +1,50 @@
+"""Attention maps of a sentence pair as one interactive web page.
+
+page.html is complete in itself: no network, no library, no file beside it. Jinja escapes the sentences; everything
+else is JSON without `<`, which the page's script turns into text nodes.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment
+
+from dragoman.errors import UserError
+
+TEMPLATE = Path(__file__).with_name("page.html")
+MAX_WEIGHTS = 4_000_000  # about three characters each; 36 maps of 330 pieces, or 144 of 160
+
+
+def attention_page(
+    maps: Mapping[str, Any],
+    pieces: Mapping[str, Sequence[str]],
+    *,
+    source: str,
+    translation: str,
+    languages: tuple[str, str] = ("zh", "en"),
+) -> bytes:
+    """Return the page in UTF-8.
+
+    maps and pieces: as in attention_map.Attended, weights rounded to a thousandth. `languages` of source and
+    translation choose the shapes of Chinese characters. Raises UserError when there are too many weights.
+    """
+    thousandths = {kind: np.rint(1000 * np.asarray(weights)).astype(int) for kind, weights in maps.items()}
+    total = sum(each.size for each in thousandths.values())
+    if total > MAX_WEIGHTS:
+        raise UserError(
+            f"attention page: too large for a browser (found {total:,} weights, at most {MAX_WEIGHTS:,}). "
+            "Give a shorter sentence, or write a .png, which shows one layer"
+        )
+    data = {
+        "languages": languages,
+        "pieces": pieces,
+        # [layer][head][cell]
+        "weights": {kind: each.reshape(*each.shape[:2], -1).tolist() for kind, each in thousandths.items()},
+    }
+    environment = Environment(autoescape=True)
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    page = template.render(source=source, translation=translation, languages=languages, data=data)
+    return page.encode("utf-8", "replace")

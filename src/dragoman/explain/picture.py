@@ -1,0 +1,160 @@
+"""PNG figures: attention weights as heat maps, training curves as lines.
+
+matplotlib is imported inside functions, because it loads slowly. Figures are built without pyplot, which would look
+for a window system and keep every figure in memory. Text is drawn with the font in fonts/, character by character
+also with DejaVu Sans and one Chinese font of the system; a character that none of them has becomes `<U+1F600>`.
+"""
+
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FONT = Path(__file__).parents[1] / "fonts" / "DragomanHan-Regular.otf"
+SYSTEM_FONTS = (
+    "Noto Sans CJK SC",
+    "Source Han Sans SC",
+    "PingFang SC",
+    "Microsoft YaHei",
+    "Arial Unicode MS",
+)
+COLOURS = ("#1f5fa8", "#d9730d", "#2e8b57", "#8e44ad", "#b03a2e", "#52606d")
+STYLE: dict[Any, Any] = {
+    "text.color": "#1f2933", "xtick.labelcolor": "#1f2933", "ytick.labelcolor": "#1f2933",
+    "axes.labelcolor": "#7b8794", "axes.edgecolor": "#cbd2d9", "grid.color": "#e4e7eb", "font.size": 9,
+    "xtick.major.size": 0, "ytick.major.size": 0, "figure.dpi": 110, "figure.constrained_layout.use": True,
+    # `$` is a character rather than the start of a formula.
+    "text.parse_math": False,
+}  # fmt: skip
+# Inches per token and per letter of a label, and the longest side of one head's map.
+CELL, LETTER, LONGEST_SIDE = 0.27, 0.09, 7.5
+MAX_LABELS = 48  # on one side; of a longer sentence only every second, third ... piece is labelled
+
+
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """Set our fonts and style."""
+    import matplotlib
+
+    with matplotlib.rc_context({"font.family": list(_fonts()), **STYLE}):
+        yield
+
+
+@_drawing()
+def attention_figure(weights: Any, rows: Sequence[str], columns: Sequence[str], title: str = "") -> bytes:
+    """Draw the weights of one layer, an (H, T, S) array or CPU tensor, as one heat map per head.
+
+    rows: the T query pieces; columns: the S key pieces. All heads share one colour scale.
+    """
+    from matplotlib.figure import Figure
+
+    weights = np.asarray(weights, dtype=np.float32)
+    n_heads, n_rows, n_columns = weights.shape
+    across = n_heads if n_heads < 4 else math.ceil(math.sqrt(n_heads))
+    down = math.ceil(n_heads / across)
+    row_labels, column_labels = ([_label(piece) for piece in pieces] for pieces in (rows, columns))
+    cell = min(CELL, LONGEST_SIDE / max(n_rows, n_columns))
+    width = max(1.0, n_columns * cell) + LETTER * max(map(_width, row_labels)) + 0.3
+    height = max(0.8, n_rows * cell) + LETTER * max(map(_width, column_labels)) + 0.6
+    size = max(across * width + 0.8, min(12.0, LETTER * _width(title))), down * height + 0.4
+    figure = Figure(figsize=size)
+    figure.suptitle(printable(title), fontsize=11, x=0.02, ha="left")
+    grid = figure.subplots(down, across, squeeze=False)
+    highest = float(weights.max()) or 1.0
+    for axes in grid.flat[n_heads:]:
+        axes.set_axis_off()
+    for head, axes in enumerate(grid.flat[:n_heads]):
+        image = axes.imshow(
+            weights[head], "Blues", vmin=0, vmax=highest, aspect="auto", interpolation="nearest"
+        )
+        _label_cells(axes, row_labels, column_labels)
+        axes.set_xlabel(f"head {head + 1}" if n_heads > 1 else "")
+    bar = figure.colorbar(image, ax=grid, ticks=[0, highest], format="%.2f", aspect=15, shrink=1 / down)
+    bar.outline.set_visible(False)
+    return _png(figure)
+
+
+@_drawing()
+def curve_figure(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str, title: str = ""
+) -> bytes:
+    """Draw lines over a common x axis, {name: (x values, y values)}."""
+    from cycler import cycler
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.0))
+    axes = figure.subplots()
+    axes.set_prop_cycle(cycler(linestyle=["-", "--"]) * cycler(color=COLOURS))
+    for name, (x, y) in series.items():
+        marker = "o" if len(x) <= 30 else ""
+        axes.plot(x, y, label=printable(name), linewidth=1.8, marker=marker, markersize=3.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y")
+    axes.set(xlabel=printable(xlabel), ylabel=printable(ylabel))
+    axes.set_title(printable(title), fontsize=12, loc="left")
+    if series:
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelcolor="linecolor")
+    return _png(figure)
+
+
+def pixels(png: bytes) -> np.ndarray:
+    """Decode a PNG to (height, width, 3) uint8, the layout "HWC" of TensorBoard's `add_image`."""
+    from matplotlib.image import imread
+
+    return (imread(io.BytesIO(png), format="png")[:, :, :3] * 255).round().astype(np.uint8)
+
+
+def printable(text: str) -> str:
+    """Replace each character that no font draws by its code point: '😀' -> '<U+1F600>'."""
+    drawable = frozenset().union(*_fonts().values())
+    return "".join(c if ord(c) in drawable and c.isprintable() else f"<U+{ord(c):04X}>" for c in text)
+
+
+def _label(piece: str) -> str:
+    short = piece if len(piece) <= 16 else piece[:15] + "…"
+    return printable(short.replace("▁", "_"))  # ▁ is a wide block in a Chinese font
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: a Chinese character takes two."""
+    return sum(2 if ord(c) >= 0x2E80 else 1 for c in text)
+
+
+def _label_cells(axes: Any, row_labels: Sequence[str], column_labels: Sequence[str]) -> None:
+    """Name rows on the left and columns on top: Chinese from top to bottom, Latin turned."""
+    size = 9 if max(len(row_labels), len(column_labels)) <= MAX_LABELS / 2 else 7
+    columns = ["\n".join(label) if _width(label) > 1.5 * len(label) else label for label in column_labels]
+    for ticks, labels in ((axes.set_yticks, row_labels), (axes.set_xticks, columns)):
+        shown = range(0, len(labels), math.ceil(len(labels) / MAX_LABELS))
+        ticks(shown, [labels[n] for n in shown], fontsize=size, linespacing=1.0)
+    axes.tick_params(labeltop=True, labelbottom=False)
+    for text in axes.get_xticklabels():
+        is_flat = "\n" in text.get_text() or _width(text.get_text()) <= 2
+        text.set(rotation=0 if is_flat else 90, va="bottom")
+
+
+def _png(figure: "Figure") -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")  # with Agg: a Figure without pyplot has no other canvas
+    return buffer.getvalue()
+
+
+@cache
+def _fonts() -> dict[str, frozenset[int]]:
+    """Our font, matplotlib's own, and one of the system: family -> the code points that it draws."""
+    from matplotlib import font_manager
+    from matplotlib.ft2font import FT2Font
+
+    font_manager.fontManager.addfont(str(FONT))
+    installed = {entry.name: entry.fname for entry in font_manager.fontManager.ttflist}
+    system = [installed[family] for family in SYSTEM_FONTS if family in installed][:1]
+    fonts = [FT2Font(str(path)) for path in (FONT, font_manager.findfont("DejaVu Sans"), *system)]
+    return {font.family_name: frozenset(font.get_charmap()) for font in fonts}

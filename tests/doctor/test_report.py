@@ -1,0 +1,89 @@
+"""Measures add up, the page is complete in itself, and text never becomes markup."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markupsafe import escape
+
+from dragoman.config import CorpusConfig, DataConfig
+from dragoman.doctor.report import page, report_paths, summary
+from dragoman.doctor.survey import describe, fits
+from dragoman.errors import UserError
+
+HOSTILE = ["</td><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "{{ corpus }}", '"', "[red]"]
+
+
+@pytest.fixture
+def sick(doctor, sound) -> dict:
+    """The report on a corpus with faults, some of them text that would be markup."""
+    faults = [("Good.", "好"), ("這個國家的語言", "a\u200bb"), ("\udcff", "\u202e")]
+    return doctor([*sound(60), *faults, *((f"好{text}", f"good\ufffd{text}") for text in HOSTILE)])
+
+
+def test_report_is_plain_data(sick) -> None:
+    assert json.loads(json.dumps(sick, ensure_ascii=False).encode()) == sick
+
+
+def test_page_needs_nothing_but_itself(healthy) -> None:
+    text = page(healthy).decode()
+    assert not any(
+        part in text for part in ("<script", "<link", "<img", " src=", " href=", "@import", "url(")
+    )
+    assert "default-src 'none'; style-src 'unsafe-inline'" in text
+    assert "No action needed" in text
+
+
+def test_text_of_a_corpus_never_becomes_markup(sick) -> None:
+    text = page(sick).decode()
+    assert "<script" not in text
+    assert "<img" not in text
+    assert all(str(escape(part)) in text for part in [*HOSTILE, "⟨U+202E⟩"])
+
+
+def test_page_shows_findings_settings_and_suspects(sick) -> None:
+    text = page(sick).decode()
+    shown = [finding["message"] for finding in sick["findings"]]
+    shown += [setting["option"] for setting in sick["settings"]]
+    shown += [reason for suspect in sick["suspects"] for reason in suspect["reasons"]]
+    assert [part for part in ["Needs your attention", *shown] if str(escape(part)) not in text] == []
+
+
+def test_summary_names_what_needs_attention(sick, healthy) -> None:
+    lines = str(summary(sick)).splitlines()
+    assert lines[0].endswith("read 68 of train.")
+    assert "Needs your attention: swapped languages, 1 pair (1.5%), first in row 61 of train." in lines
+    assert lines[-2] == "Handled by cleaning: wrong script 3, invisible character 2."
+    assert lines[-1] == "Proposed settings: data.script=hans"
+    assert "No action needed." in str(summary(healthy))
+
+
+def test_measures_add_up(healthy, sound) -> None:
+    pairs = sound(300)
+    for side, lengths in enumerate(healthy["lengths"]):
+        assert sum(lengths["bars"]) == 300
+        assert lengths["mean"] == pytest.approx(sum(len(pair[side]) for pair in pairs) / 300, abs=0.01)
+    assert sum(healthy["ratios"]["bars"]) == 300
+    assert healthy["cleaning"]["read"] == {"train": 300}
+
+
+def test_page_and_data_lie_beside_each_other() -> None:
+    config = DataConfig(corpora=[CorpusConfig(path="a/one.tsv"), CorpusConfig(path="two")])
+    assert report_paths(None, config) == (Path("doctor_one_two.html"), Path("doctor_one_two.json"))
+    with pytest.raises(UserError, match="--output"):
+        report_paths("a.pdf", config)
+
+
+def test_sentences_fit_the_script_of_their_language() -> None:
+    scripts = describe(["他说 hello", "Say 你 twice", "これは本です", "한국어 문장", "2025!", ""])["scripts"]
+    for language, fitting in {"zh": [0], "en": [1], "ja": [0, 2], "ko": [0, 3]}.items():
+        assert fits(scripts, language).nonzero()[0].tolist() == [*fitting, 4, 5], language
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.text(max_size=30), min_size=1))
+def test_sentences_are_described_one_by_one(texts) -> None:
+    assert describe(texts).tobytes() == b"".join(describe([text]).tobytes() for text in texts)
+    assert describe(texts)["length"].tolist() == list(map(len, texts))

@@ -1,0 +1,75 @@
+"""Pictures are PNGs of a readable size whose labels are never boxes."""
+
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dragoman.explain.picture import attention_figure, curve_figure, pixels, printable
+
+PIECES = ["▁好久", "不见", "，", "你", "怎么样", "？", "</s>"]
+
+
+@pytest.fixture(autouse=True)
+def _boxes_are_errors() -> Iterator[None]:
+    """matplotlib warns when it draws a box for a character."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def uniform(heads: int, rows: int, columns: int) -> np.ndarray:
+    return np.full((heads, rows, columns), 1 / columns, dtype=np.float32)
+
+
+def test_every_head_is_drawn() -> None:
+    one, several = (
+        pixels(attention_figure(uniform(n, 3, 7), ["<s>", "▁Long", "▁time"], PIECES, "好久")) for n in (1, 5)
+    )
+    assert several.dtype == np.uint8
+    assert several.shape[2] == 3
+    assert several.size > one.size
+
+
+def test_large_weight_is_dark_at_its_row_and_column() -> None:
+    def dark_centre(row: int, column: int) -> tuple[float, float]:
+        weights = np.zeros((1, 5, 5), dtype=np.float32)
+        weights[0, row, column] = 1
+        image = pixels(attention_figure(weights, list("abcde"), list("abcde"))).astype(int)
+        dark_blue = (image[:, :, 2] - image[:, :, 0] > 60) & (image.sum(2) < 250)
+        dark_blue[:, -image.shape[1] // 4 :] = False  # the colour scale
+        y, x = np.nonzero(dark_blue)
+        return float(y.mean()), float(x.mean())
+
+    (top, left), (bottom, right) = dark_centre(0, 0), dark_centre(4, 2)
+    assert top < bottom
+    assert left < right
+
+
+def test_no_script_is_drawn_as_boxes() -> None:
+    pieces = ["我", "龘", "😀", "Ж", "한국", "<0xE4>", "$a$", "\x00", "\ue000", "क", "𠀀"]
+    attention_figure(uniform(2, 11, 11), pieces, pieces, " ".join(pieces))
+    curve_figure({piece: ([0, 1], [0, 1]) for piece in pieces}, "步", "分", "$曲线$")
+
+
+def test_characters_that_no_font_draws_become_code_points() -> None:
+    codes = (bytes([row, cell]) for row in range(0xB0, 0xF8) for cell in range(0xA1, 0xFF))
+    text = "".join(code.decode("gb2312", "ignore") for code in codes)
+    assert len(text) > 6000
+    assert printable(text) == text
+    assert printable("a\ue000好\x07") == "a<U+E000>好<U+0007>"
+
+
+def test_long_sentence_stays_a_picture_that_opens() -> None:
+    many = [f"▁word{n}" for n in range(200)]
+    height, width, _ = pixels(attention_figure(uniform(1, 200, 150), many, many[:150])).shape
+    assert max(height, width) < 2000
+
+
+def test_curves_follow_their_numbers() -> None:
+    rising, falling, empty = (
+        curve_figure({"BLEU": (list(range(len(values))), values)}, "step", "score")
+        for values in ([0, 1, 2], [2, 1, 0], [])
+    )
+    assert len({rising, falling, empty}) == 3
