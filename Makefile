@@ -1,38 +1,47 @@
 # Two commands do everything: `make train` and `make test`. Both set up what is missing first.
-# Works with GNU make 3.81 (macOS) and later. On Windows use WSL, or follow the three lines of the rule `$(STAMP)` by hand.
+# Works with GNU make 3.81 (macOS) and later. On Windows use WSL, or run the commands of the rule `$(STAMP)` by hand.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train translate test test-all check smoke prove-resume prove-saving audit bench clean
+.PHONY: help setup setup-dev train translate test test-all coverage check smoke prove-resume audit bench clean
 
 PYTHON ?= python3
 VENV ?= .venv
-# An index of torch builds other than the default one (pytorch.org names one for CPUs: a much smaller download)
+# An index of other torch builds than the default one (pytorch.org names one for CPUs: a far smaller download)
 TORCH_INDEX ?=
 MAX_TIME ?= 00:00:10:00
-# Taken as it is, whatever characters it holds, and handed to the recipe through the environment.
+# Handed to the recipe through the environment, with whatever characters it holds.
 override export TEXT := $(value TEXT)
 
 PY := $(VENV)/bin/python
-# The stamp's name sums up all that an installation depends on. As long as it exists no recipe asks the network for anything.
-STAMP := $(VENV)/installed-$(shell { pwd; cat pyproject.toml constraints.txt; } | cksum | cut -d ' ' -f 1)
+# The stamps' names hold a checksum of all that an installation depends on: while they exist, nothing asks the network.
+SUM := $(shell { pwd; cat pyproject.toml constraints.txt; } | cksum | cut -d ' ' -f 1)
+STAMP := $(VENV)/installed-$(SUM)
+DEV_STAMP := $(VENV)/installed-dev-$(SUM)
+INSTALL := $(PY) -m pip install --quiet -c constraints.txt
 
 help:  ## print this list
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## *' '{ printf "make %-12s %s\n", $$1, $$2 }'
 
-setup: $(STAMP)  ## create .venv and install everything, pinned (PYTHON=python3.12, TORCH_INDEX=URL)
+setup: $(STAMP)  ## create .venv and install what training and translating need (PYTHON=python3.12, TORCH_INDEX=URL)
+
+setup-dev: $(DEV_STAMP)  ## add what tests, lint and every script need
 
 $(STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
-	  echo "error: Dragoman needs Python 3.11, 3.12 or 3.13, and '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo 'not there'): name another one, e.g. make setup PYTHON=python3.12" >&2; exit 2; }
+	  echo "error: Dragoman needs Python 3.11, 3.12 or 3.13 (found $$($(PYTHON) --version 2>/dev/null || echo "no '$(PYTHON)'")). Name another one: make setup PYTHON=python3.12" >&2; exit 2; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (minutes, once; a CUDA build of torch is several GB, TORCH_INDEX names smaller ones)"
-	@$(PY) -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("torch"))' || $(PY) -m pip install --quiet \
-	  $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) -c constraints.txt torch
-	$(PY) -m pip install --quiet -c constraints.txt setuptools
-	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[dev]'
+	@$(PY) -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("torch"))' || \
+	  $(INSTALL) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
+	@$(INSTALL) setuptools
+	@$(INSTALL) --no-build-isolation -e '.[export]'
 	@rm -f $(VENV)/installed-* && touch $@
+
+$(DEV_STAMP): $(STAMP)
+	@$(INSTALL) --no-build-isolation -e '.[dev]'
+	@touch $@
 
 train: $(STAMP)  ## train Chinese-English in ten minutes (MAX_TIME=DD:HH:MM:SS) and translate 好久不见
 	$(PY) train.py experiment=zh_en trainer.max_time=$(MAX_TIME)
@@ -42,33 +51,33 @@ translate: $(STAMP)  ## translate with the newest model: make translate TEXT="�
 	@test -n "$$TEXT" || { echo 'error: say what to translate: make translate TEXT="好久不见"' >&2; exit 2; }
 	@$(PY) translate.py -- "$$TEXT"
 
-test: $(STAMP)  ## run the tests but the slow ones and those for a GPU
-	$(PY) -m pytest -m "not slow and not gpu"
+test: $(DEV_STAMP)  ## run the fast tests: two minutes
+	@$(PY) -m pytest -m "not slow and not gpu"
 
-test-all: $(STAMP)  ## run every test
-	$(PY) -m pytest
+test-all: $(DEV_STAMP)  ## run every test
+	@$(PY) -m pytest
 
-check: $(STAMP)  ## lint and check types
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
-	$(PY) -m mypy
+coverage: $(DEV_STAMP)  ## run the fast tests; fail where they reach less than 92 % of the package's lines
+	@OC_CAUSE=0 $(PY) -m pytest -m "not slow and not gpu" --cov=dragoman --cov-report=term:skip-covered --cov-fail-under=92
 
-smoke: $(STAMP)  ## train a tiny model, stop and continue it, translate, evaluate (a minute)
-	$(PY) scripts/smoke.py
+check: $(DEV_STAMP)  ## lint and check types
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
 
-prove-resume: $(STAMP)  ## kill training at random moments, continue it, compare the results bit by bit
-	$(PY) scripts/prove_resume.py
+smoke: $(STAMP)  ## train a tiny model, stop and resume it, translate, evaluate: a minute
+	@$(PY) scripts/smoke.py
 
-prove-saving: $(STAMP)  ## kill the writer of checkpoints at every line, damage its files, time it
-	$(PY) scripts/prove_saving.py
+prove-resume: $(STAMP)  ## kill training 27 times, resume it, compare the results bit by bit
+	@$(PY) scripts/prove_resume.py
 
-audit: $(STAMP)  ## look for known vulnerabilities in what is installed (needs the network)
-	@$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[audit]' || true
-	@$(PY) scripts/audit.py
+audit: $(STAMP)  ## look for known vulnerabilities of the pinned packages (needs the network)
+	@$(INSTALL) --no-build-isolation -e '.[audit]'
+	@$(PY) -m pip_audit --requirement constraints.txt --no-deps --disable-pip
 
-bench: $(STAMP)  ## measure this machine with every scripts/bench_*.py
-	@for program in scripts/bench_*.py; do echo "== $$program" && $(PY) "$$program" || exit 1; done
+bench: $(DEV_STAMP)  ## measure training and translating on this machine
+	@for name in training data scale; do echo "== $$name" && $(PY) scripts/bench/$$name.py || exit 1; done
 
 clean:  ## remove .venv and caches; runs and data stay
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage src/*.egg-info
 	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -24,10 +24,7 @@ HOME = Path(__file__).resolve().parent.parent / "data" / "phrasebook"
 SPLITS = ("train", "validation", "test")
 SEED = 1
 # Pairs held out per corpus. zh_en validates on all 400.
-SIZES = {
-    "written": {"validation": 200, "test": 200},
-    "composed": {"validation": 200, "test": 500},
-}
+SIZES = {"written": {"validation": 200, "test": 200}, "composed": {"validation": 200, "test": 500}}
 # Larger groups of similar pairs stay in train: a score over 200 pairs should not hang on one sentence.
 LARGEST_GROUP = 4
 # Sentences that the READMEs and the study notes show; they and their rephrasings stay in train.
@@ -70,10 +67,7 @@ def similar(left: list[str], right: list[str], n: int) -> Iterator[tuple[int, in
 
     A text that shares half of right[j]'s n-grams has one of the rarer half, so that only these are indexed.
     """
-    sets = [
-        [frozenset(t[i : i + n] for i in range(max(1, len(t) - n + 1))) for t in side]
-        for side in (left, right)
-    ]
+    sets = [[frozenset(t[i : i + n] for i in range(max(1, len(t) - n + 1))) for t in side] for side in (left, right)]
     counts = Counter(gram for grams in sets[1] for gram in grams)
     index = defaultdict(list)
     for j, grams in enumerate(sets[1]):

@@ -12,16 +12,8 @@ from dragoman.config import Config, CorpusConfig, DataConfig, SearchConfig
 from dragoman.errors import UserError, check_choice, choose
 from dragoman.languages import Direction, by_script, directions, is_unspaced, named, primary, reads
 
-ENGLISH = [
-    "Long time no see.",
-    "I love you more than anything.",
-    "What time does the train to the airport leave?",
-]
-CLOSE = [
-    "Long time not seen you.",
-    "I love you more than all.",
-    "At what time does the train to the airport leave?",
-]
+ENGLISH = ["Long time no see.", "I love you more than anything.", "What time does the train to the airport leave?"]
+CLOSE = ["Long time not seen you.", "I love you more than all.", "At what time does the train to the airport leave?"]
 CHINESE = ["好久不见，你最近怎么样？", "我爱你胜过世界上的一切。", "下一班去机场的火车几点开？"]
 
 
@@ -236,9 +228,7 @@ class TestConfig:
         from omegaconf import OmegaConf
 
         config = compose(["experiment=both"])
-        again = OmegaConf.to_object(
-            OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(to_yaml(config)))
-        )
+        again = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(to_yaml(config))))
         assert again == config
 
     def test_derived_values(self) -> None:

@@ -61,10 +61,7 @@ def test_missing_and_changed_files_are_stale(written: build.Splits, tmp_path: Pa
     build.write({"written": written}, tmp_path)
     folder = tmp_path / "written"
     (folder / "test.jsonl.gz").replace(folder / "validation.jsonl.gz")
-    assert build.stale({"written": written}, tmp_path) == [
-        "written/validation.jsonl.gz",
-        "written/test.jsonl.gz",
-    ]
+    assert build.stale({"written": written}, tmp_path) == ["written/validation.jsonl.gz", "written/test.jsonl.gz"]
 
 
 def test_held_out_sizes_are_exact_and_the_card_is_true(corpora: Corpora) -> None:

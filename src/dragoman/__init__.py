@@ -1,4 +1,4 @@
-"""Dragoman trains translation models: a parallel corpus in, a translator out.
+"""Dragoman: training and use of neural translation models.
 
 from dragoman import Translator
 translator = Translator.load("runs/zh_en")
@@ -17,7 +17,7 @@ __all__ = ["Translation", "Translator", "UserError", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public names when they are first used, so that `import dragoman` costs nothing."""
+    """Import public names on first use, so that `import dragoman` is fast."""
     if name in ("Translator", "Translation"):
         from dragoman.translation import translator
 

@@ -12,12 +12,11 @@ weights are read or written.
 """
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dragoman import files
 from dragoman.config import ModelConfig, SearchConfig
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
     from dragoman.model.transformer import Transformer
 
-T = TypeVar("T")
-log = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 DTYPES = ("float32", "float16")
@@ -88,19 +85,39 @@ def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
         name: tensor.detach().to("cpu", getattr(torch, dtype)).contiguous()
         for name, tensor in _stored_tensors(bundle.model).items()
     }
-    if not all(tensor.isfinite().all() for tensor in tensors.values()):
-        raise ValueError("the model holds values that are not finite; the bundle was not saved")
     files.replace_folder(folder, lambda new: _fill(new, bundle, tensors))
 
 
 def load(folder: Path | str, device: Any = "cpu") -> Bundle:
     """Read the bundle of a bundle or run folder, in float32 and eval mode. Raises UserError if it is damaged."""
-    return read_stable(Path(folder), lambda path: _load(path, device))
+    import torch
+    from safetensors.torch import load_file
+
+    from dragoman.model.transformer import Transformer
+
+    info, folder = load_info(folder), locate(Path(folder))
+    verify(folder, [WEIGHTS])
+    sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
+    with torch.random.fork_rng(devices=[]):  # the initial values are overwritten
+        model = Transformer(info.model_config, **sizes)
+    tensors = load_file(folder / WEIGHTS)
+    if others := _shapes(_stored_tensors(model)) ^ _shapes(tensors):
+        raise UserError(f"{folder / WEIGHTS}: {min(others)[0]} is not as {CONFIG} says")
+    model.load_state_dict(tensors, strict=False)  # tied parameters appear under their first name
+    return Bundle(model=model.to(device).eval(), **vars(info))
 
 
 def load_info(folder: Path | str) -> BundleInfo:
     """Read all of a bundle but its weights. Raises UserError like `load`."""
-    return read_stable(Path(folder), _load_info)
+    folder = locate(Path(folder))
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no bundle there. Runs keep theirs in runs/NAME/bundle")
+    description = describe(folder)
+    # One file for both sides, or two, in this order.
+    names = sorted(name for name in listed(folder) if name.endswith(".model")) or ["joint.model"]
+    verify(folder, (CONFIG, *names))
+    tokenizers = [Tokenizer.load(folder / name) for name in names]
+    return BundleInfo(src_tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[-1], **vars(description))
 
 
 def describe(folder: Path) -> Description:
@@ -108,10 +125,8 @@ def describe(folder: Path) -> Description:
     path = folder / CONFIG
     data = read_json(path)
     version = data.pop("format_version", None)
-    if not isinstance(version, int):
-        raise UserError(f"{path}: no format_version (found {version!r}). This is not a bundle of Dragoman")
-    if version > FORMAT_VERSION:
-        raise UserError(f"{path}: format_version {version} is newer than {FORMAT_VERSION}. Update Dragoman")
+    if version != FORMAT_VERSION:
+        raise UserError(f"{path}: format_version is not {FORMAT_VERSION} (found {version}). Update Dragoman")
     settings = {name: value for name, value in data.items() if name not in (*_OF_TOKENIZERS, "model")}
     return from_json(Description, {**settings, "model_config": data.get("model")}, str(path))
 
@@ -126,44 +141,26 @@ def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this in
     """Return the bundle in `runs` saved last of which a direction `fits`; practice runs do not count."""
     folders = [files.current(run / "bundle") for run in runs.glob("*") if run.name not in _PRACTICE_RUNS]
     configs = [folder / CONFIG for folder in folders if os.path.isfile(folder / CONFIG)]
-    reasons = []
+    others = []
     for path in sorted(configs, key=os.path.getmtime, reverse=True):
-        try:
-            choices = describe(path.parent).directions
-        except (OSError, UserError) as error:
-            log.warning("note: %s is skipped: %s", path.parent, error)
-            continue
+        choices = describe(path.parent).directions
         if any(map(fits, choices)):
             return path.parent
-        reasons.append(f"{path.parent} translates {' and '.join(map(str, choices))}")
-    if reasons:
-        raise UserError(f"no model fits {wanted}: {'; '.join(reasons)}. Train one, or name it with --model")
-    raise UserError(
-        f"no trained model under {runs} yet. Train one: `make train` in a checkout, or "
-        "`dragoman-train experiment=zh_en`"
-    )
+        others.append(f"{path.parent} translates {' and '.join(map(str, choices))}")
+    if others:
+        raise UserError(f"no model fits {wanted}: {'; '.join(others)}. Train one, or name it with --model")
+    commands = "`make train` in a checkout, or `dragoman-train experiment=zh_en`"
+    raise UserError(f"no trained model under {runs} yet. Train one: {commands}")
 
 
 def average(state_dicts: Iterable[Mapping[str, "Tensor"]]) -> dict[str, "Tensor"]:
     """Return the mean of each tensor, in float32 (Vaswani et al. 2017, 6.1); reads the iterable one by one."""
     sums: dict[str, Tensor] = {}
-    count = 0
     for count, state in enumerate(state_dicts, 1):
-        tensors = {name: tensor.detach().cpu().double() for name, tensor in state.items()}
-        if sums and _shapes(tensors) != _shapes(sums):
+        if sums and _shapes(state) != _shapes(sums):
             raise UserError(f"cannot average: number {count} has other parameters or shapes than the first")
-        sums = {name: sums.get(name, 0) + tensor for name, tensor in tensors.items()}
-    if not count:
-        raise UserError("cannot average: there are no checkpoints")
+        sums = {name: sums.get(name, 0) + tensor.detach().cpu().double() for name, tensor in state.items()}
     return {name: (total / count).float() for name, total in sums.items()}
-
-
-def read_stable(folder: Path, read: Callable[[Path], T]) -> T:
-    """Read a bundle; retry once, because a run may be replacing it."""
-    try:
-        return read(locate(folder))
-    except (UserError, OSError):
-        return read(locate(folder))
 
 
 def _stored_tensors(model: "Transformer") -> dict[str, "Tensor"]:
@@ -182,7 +179,7 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, "Tensor"]) -> None:
     from safetensors.torch import save as serialize
 
     src, tgt = bundle.src_tokenizer, bundle.tgt_tokenizer
-    joint = src.sha256 == tgt.sha256
+    tokenizers = {"joint.model": src} if src.sha256 == tgt.sha256 else {"src.model": src, "tgt.model": tgt}
     model = asdict(bundle.model_config)
     del model["embedding"]  # how the weights began: a path of the training machine
     config = {
@@ -191,52 +188,22 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, "Tensor"]) -> None:
         "tgt": bundle.tgt,
         "src_vocab_size": len(src),
         "tgt_vocab_size": len(tgt),
-        "joint": joint,
+        "joint": len(tokenizers) == 1,
         "model": model,
         "search": asdict(bundle.search),
         "meta": bundle.meta,
         "directions": [str(direction) for direction in bundle.directions],
     }
     strict = json.loads(json.dumps(config, default=str), parse_constant=lambda _: None)  # NaN is not JSON
-    tokenizers = {"joint.model": src} if joint else {"src.model": src, "tgt.model": tgt}
     (folder / CONFIG).write_text(json.dumps(strict, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     for name, tokenizer in tokenizers.items():
         (folder / name).write_bytes(Path(tokenizer.path).read_bytes())
     # Not `save_file`, whose errors on a full disk are not OSErrors.
     (folder / WEIGHTS).write_bytes(serialize(tensors, metadata={"format": "pt"}))
     template = Path(__file__).with_name("bundle_card.md.j2").read_text("utf-8")
-    card = jinja2.Template(template, keep_trailing_newline=True).render(
-        bundle=bundle, meta=bundle.meta, n_parameters=sum(tensor.numel() for tensor in tensors.values())
-    )
-    (folder / CARD).write_text(card, encoding="utf-8")
+    n_parameters = sum(tensor.numel() for tensor in tensors.values())
+    card = jinja2.Template(template, keep_trailing_newline=True)
+    card_text = card.render(bundle=bundle, meta=bundle.meta, n_parameters=n_parameters)
+    (folder / CARD).write_text(card_text, encoding="utf-8")
     manifest = {"format_version": FORMAT_VERSION, "files": entries(folder)}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-
-
-def _load_info(folder: Path) -> BundleInfo:
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no bundle there. Runs keep theirs in runs/NAME/bundle")
-    description = describe(folder)
-    # One file for both sides, or two, in this order.
-    names = sorted(name for name in listed(folder) if name.endswith(".model")) or ["joint.model"]
-    verify(folder, (CONFIG, *names))
-    tokenizers = [Tokenizer.load(folder / name) for name in names]
-    return BundleInfo(src_tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[-1], **vars(description))
-
-
-def _load(folder: Path, device: Any) -> Bundle:
-    import torch
-    from safetensors.torch import load_file
-
-    from dragoman.model.transformer import Transformer
-
-    info = _load_info(folder)
-    verify(folder, [WEIGHTS])
-    sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
-    with torch.random.fork_rng(devices=[]):  # the initial values are overwritten
-        model = Transformer(info.model_config, **sizes)
-    tensors = load_file(folder / WEIGHTS)
-    if others := _shapes(_stored_tensors(model)) ^ _shapes(tensors):
-        raise UserError(f"{folder / WEIGHTS}: {min(others)[0]} is not as {CONFIG} says")
-    model.load_state_dict(tensors, strict=False)  # tied parameters appear under their first name
-    return Bundle(model=model.to(device).eval(), **vars(info))

@@ -1,7 +1,7 @@
-"""Every setting of a run as a typed tree. No torch and no Hydra is imported here; compose.py fills the tree.
+"""Every setting of a run as a typed tree.
 
-Numbers and switches are checked when a section is built. A `kind` is a plain string: the package that owns its
-registry checks it before any work and names the choices (`errors.choose`).
+This module imports neither torch nor Hydra; compose.py fills the tree. Numbers and switches are checked when a
+section is built. A `kind` is a plain string; the package with its registry checks it (`errors.choose`).
 """
 
 import re
@@ -16,7 +16,7 @@ from dragoman.section import Section, list_of, number, one_of
 
 @dataclass(kw_only=True)
 class TokenizerConfig(Section):
-    """How text becomes pieces."""
+    """Settings of the tokenizer."""
 
     prefix: ClassVar[str] = "data.tokenizer."
     kind: str = "bpe"  # data/tokenizer.py: KINDS
@@ -29,10 +29,10 @@ class TokenizerConfig(Section):
 
 @dataclass(kw_only=True)
 class CorpusConfig(Section):
-    """One entry of `data.corpora`: either `path`, or `src_path` and `tgt_path` for two aligned text files.
+    """One entry of `data.corpora`.
 
-    `path` is a file (.tsv, .jsonl, .parquet, also .gz), a folder laid out like a hub dataset, a dataset on the hub
-    (`owner/name`), or `copy`, the generated corpus of the copy task.
+    Either `path`, or `src_path` and `tgt_path` for two aligned text files. `path` is a file (.tsv, .jsonl, .parquet,
+    also .gz), a folder laid out like a hub dataset, a hub dataset (`owner/name`), or `copy`, the generated copy task.
     """
 
     prefix: ClassVar[str] = "data.corpora: "
@@ -49,9 +49,9 @@ class CorpusConfig(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.src_path) != bool(self.tgt_path):
-            raise UserError("data.corpora: give both src_path and tgt_path; their lines belong together")
+            raise UserError("data.corpora: one aligned file is missing. Set both src_path and tgt_path")
         if bool(self.path) == bool(self.src_path):
-            raise UserError("data.corpora: give either path, or src_path and tgt_path")
+            raise UserError("data.corpora: not one path. Set either path, or src_path and tgt_path")
 
     @property
     def label(self) -> str:
@@ -62,13 +62,13 @@ class CorpusConfig(Section):
 
     @property
     def part(self) -> str:
-        """Short name for its own column of validation scores: "written", "opus-100"."""
+        """Short name in validation scores: "written", "opus-100"."""
         return Path(self.path or self.src_path or "").name.split(".")[0]
 
 
 @dataclass(kw_only=True)
 class DataConfig(Section):
-    """Which corpora, how they are cleaned, and how they become batches."""
+    """Corpora, their cleaning, and the batches."""
 
     prefix: ClassVar[str] = "data."
     src: str = "zh"  # language codes: column names, and the script a sentence must be in
@@ -92,7 +92,7 @@ class DataConfig(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.src == self.tgt:
-            raise UserError(f"data.src and data.tgt are both '{self.src}': name two languages")
+            raise UserError(f"data.tgt={self.tgt}: data.src is the same; name two languages")
         if len(self.every_direction) > 1 and self.tokenizer.vocabulary != "joint":
             raise UserError(
                 f"data.directions={self.directions} needs one vocabulary for both languages: set "
@@ -102,24 +102,24 @@ class DataConfig(Section):
             raise UserError(f"data.max_ratio={self.max_ratio}: must be at least 1, or 0 for no limit")
         if self.max_tokens < self.longest:
             raise UserError(
-                f"data.max_tokens={self.max_tokens}: a batch has no room for a sentence of data.max_length="
-                f"{self.max_length} pieces; raise the first or lower the second"
+                f"data.max_tokens={self.max_tokens}: too small for a sentence of data.max_length="
+                f"{self.max_length} pieces. Raise the first or lower the second"
             )
 
     @property
     def every_direction(self) -> list[Direction]:
-        """The directions to learn: src to tgt, then tgt to src where `directions` names both."""
+        """The directions to learn: src to tgt, then tgt to src if both are configured."""
         return directions(self.directions, self.src, self.tgt, key="data.directions")
 
     @property
     def longest(self) -> int:
-        """The most ids of a sentence: its pieces, <EOS> and, in a model of both directions, the tag."""
+        """Maximum ids of a sentence: pieces, <EOS>, and the tag of a direction if any."""
         return self.max_length + len(self.every_direction)
 
 
 @dataclass(kw_only=True)
 class PositionConfig(Section):
-    """`kind` names a scheme; the other keys belong to some of them."""
+    """Position scheme `kind`, and the settings of some schemes."""
 
     prefix: ClassVar[str] = "model.position."
     kind: str = "sinusoidal"  # model/position.py: POSITIONS
@@ -134,20 +134,21 @@ class PositionConfig(Section):
             raise UserError(f"model.position.n_buckets={self.n_buckets}: must be a multiple of 4 (T5 has 32)")
         if self.max_distance <= self.n_buckets // 2:
             raise UserError(
-                f"model.position.max_distance={self.max_distance}: must be more than n_buckets / 2 = {self.n_buckets // 2}"
+                f"model.position.max_distance={self.max_distance}: must be more than n_buckets / 2 "
+                f"(found n_buckets={self.n_buckets})"
             )
 
 
 @dataclass(kw_only=True)
 class EmbeddingConfig(Section):
-    """Start of the embeddings of a new run: random, or the word vectors of the file `init`."""
+    """Initial embeddings: random, or the word vectors of the file `init`."""
 
     init: str | None = None
 
 
 @dataclass(kw_only=True)
 class ModelConfig(Section):
-    """The shape of the network; vocabulary sizes come from the tokenizers."""
+    """Architecture of the model; the tokenizers give the vocabulary sizes."""
 
     prefix: ClassVar[str] = "model."
     d_model: int = number(256, 1, 1 << 16)
@@ -169,12 +170,12 @@ class ModelConfig(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.d_model % self.n_heads:
-            raise UserError(f"model.n_heads={self.n_heads} does not divide model.d_model={self.d_model}")
+            raise UserError(f"model.n_heads={self.n_heads}: does not divide model.d_model={self.d_model}")
 
 
 @dataclass(kw_only=True)
 class TrainingConfig(Section):
-    """How the weights move. Steps are optimizer steps."""
+    """Optimisation. Steps are optimizer steps."""
 
     prefix: ClassVar[str] = "training."
     optimizer: str = "adamw"  # training/schedule.py: OPTIMIZERS
@@ -227,16 +228,14 @@ class TrainerConfig(Section):
         if self.max_time is None:
             return None
         if not re.fullmatch(r"\d+(:\d+){3}", self.max_time):
-            raise UserError(
-                f"trainer.max_time={self.max_time}: write days:hours:minutes:seconds, e.g. 00:00:10:00"
-            )
+            raise UserError(f"trainer.max_time={self.max_time}: write days:hours:minutes:seconds, e.g. 00:00:10:00")
         days, hours, minutes, seconds = map(int, self.max_time.split(":"))
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 @dataclass(kw_only=True)
 class SearchConfig(Section):
-    """How to search for a translation. The engine checks `kind`; those of torch are in search/search.py: SEARCHES."""
+    """Search settings; the engine checks `kind` (torch: search/search.py: SEARCHES)."""
 
     prefix: ClassVar[str] = "search."
     kind: str = "beam"  # greedy, beam, sample
@@ -255,9 +254,7 @@ class SearchConfig(Section):
         if self.kind == "beam" and self.n_best > self.beam_size:
             raise UserError(f"search.n_best={self.n_best}: must be at most search.beam_size={self.beam_size}")
         if self.kind == "greedy" and self.n_best > 1:
-            raise UserError(
-                f"search.n_best={self.n_best}: greedy search has one answer; use kind=beam or sample"
-            )
+            raise UserError(f"search.n_best={self.n_best}: greedy search has one answer; use kind=beam or sample")
 
     def max_length(self, source_length: int) -> int:
         """The most pieces that a translation of `source_length` pieces may have."""
@@ -266,7 +263,7 @@ class SearchConfig(Section):
 
 @dataclass(kw_only=True)
 class Config(Section):
-    """One run: its name, its seed, and everything that decides its result."""
+    """All settings of one run."""
 
     name: str = "dragoman"
     seed: int = number(1, 0, 2**32 - 1)
@@ -281,9 +278,7 @@ class Config(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not re.fullmatch(r"[\w.=-]+", self.name):
-            raise UserError(
-                f"name={self.name}: use letters, digits, '_', '-', '=' and '.' (it names a folder)"
-            )
+            raise UserError(f"name={self.name}: use letters, digits, '_', '-', '=' and '.' (it names a folder)")
         if self.model.tie == "all" and self.data.tokenizer.vocabulary != "joint":
             raise UserError(
                 "model.tie=all needs one vocabulary for both languages: set data.tokenizer.vocabulary=joint "

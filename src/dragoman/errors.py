@@ -1,6 +1,6 @@
-"""Errors that the user can correct. Commands print them as one line and exit with code 2.
+"""Errors that the user can correct.
 
-Any other exception is a bug and keeps its traceback.
+Commands print a UserError as one line and exit with code 2. Any other exception is a bug and keeps its traceback.
 """
 
 import difflib
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class UserError(Exception):
-    """A mistake of the user: what is wrong, where, the choices, what to do next, in one line."""
+    """A mistake of the user, in one line: `where: what is wrong (found X). Do Y.`"""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
 
 def suggest(word: str, choices: Iterable[str]) -> str:
-    """Return " (did you mean 'x'?)" for the choice closest to `word`, or "" when none is close."""
+    """Return " (did you mean 'x'?)" for the choice closest to `word`, else ""."""
     close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
@@ -31,6 +31,6 @@ def check_choice(key: str, value: str, choices: Iterable[str]) -> None:
 
 
 def choose(key: str, value: str, registry: Mapping[str, T]) -> T:
-    """Return `registry[value]`; raise UserError, naming the choices, when there is none."""
+    """Return `registry[value]`; raise UserError, naming the choices, if it is missing."""
     check_choice(key, value, registry)
     return registry[value]

@@ -1,7 +1,7 @@
-"""Files and folders that are replaced whole or not at all.
+"""Atomic replacement of files and folders.
 
-New content is written beside its place, forced to the disk, and renamed. A process killed at any moment leaves the
-old content, complete, or the new.
+New content is written to a temporary name in the same folder, synced to disk, and renamed. A process killed at any
+moment leaves either the complete old content or the complete new one.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from dragoman.errors import UserError
 
 
 def shipped(path: str) -> Path:
-    """Return a folder that comes with the program ("configs", "data/phrasebook"): the wheel's or the checkout's."""
+    """Return a shipped folder ("configs", "data/phrasebook"), of wheel or checkout."""
     package = Path(__file__).parent
     installed = package / path.removeprefix("data/")
     return installed if installed.exists() else package.parents[1] / path
@@ -26,7 +26,7 @@ def shipped(path: str) -> Path:
 def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[IO[bytes]]:
     """Yield a file that appears as `path` when the block ends without an error.
 
-    With `keep_previous` the old file stays as NAME.previous. Raises UserError when the system refuses to write.
+    With `keep_previous` the old file stays as NAME.previous. Raises UserError if writing fails.
     """
     part = path.with_name(f".{path.name[:40]}.{os.getpid()}.part")
     try:
@@ -45,15 +45,15 @@ def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[IO[bytes]]
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace the file at `path` by one of this content."""
+    """Replace the content of the file at `path`."""
     with replacing(path) as file:
         file.write(content)
 
 
 def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
-    """Put a folder that `fill` has filled in the place of `folder`.
+    """Replace `folder` by a new folder, filled by `fill`.
 
-    Between its two renames the old one is .NAME.previous: readers find it by `current`.
+    Between the two renames, `current` returns the old folder, then named .NAME.previous.
     """
     new, old = folder.with_name(f".{folder.name}.new"), _previous_folder(folder)
     try:
@@ -62,7 +62,7 @@ def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
         new.mkdir()
         fill(new)
         for path in new.rglob("*"):
-            fsync_folder(path)  # a file is forced to the disk in the same way
+            fsync_folder(path)
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)
             os.replace(folder, old)
@@ -76,13 +76,13 @@ def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
 
 
 def current(folder: Path) -> Path:
-    """Return `folder`, or what a writer killed between two renames has left of it."""
+    """Return `folder`, or its old version if a writer was killed between two renames."""
     old = _previous_folder(folder)
     return old if old.is_dir() and not folder.exists() else folder
 
 
 def previous_of(path: Path) -> Path:
-    """Return where `replacing` keeps the previous version."""
+    """Return the path where `replacing` keeps the previous version."""
     return path.with_name(path.name + ".previous")
 
 
@@ -93,7 +93,7 @@ def sha256(path: Path) -> str:
 
 
 def fsync_folder(path: Path) -> None:
-    """Force a folder's entries, or a file's content, to the disk."""
+    """Sync the entries of a folder, or the content of a file, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -102,7 +102,7 @@ def fsync_folder(path: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
-    """Describe what the system refused, and how much room there is."""
+    """Return the error for a failed write, with the free disk space."""
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     free = shutil.disk_usage(folder).free / 1e6
     return UserError(f"cannot write {path}: {error.strerror or error} ({free:,.0f} MB are free there)")

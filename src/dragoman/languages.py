@@ -1,6 +1,6 @@
-"""Language codes: how a language is written, and directions between two of them.
+"""Language codes, their scripts, and translation directions.
 
-Codes are as users write them: zh, zh-Hant, cmn, en_GB. Languages are told apart by their script alone.
+Codes are as users write them: zh, zh-Hant, cmn, en_GB. Languages are distinguished by their script alone.
 """
 
 import re
@@ -13,7 +13,7 @@ from dragoman.errors import UserError, check_choice
 _SHORT = {"zho": "zh", "chi": "zh", "cmn": "zh", "jpn": "ja", "kor": "ko", "eng": "en"}
 CHINESE = frozenset(("zh", "yue", "lzh"))
 UNSPACED = CHINESE | {"ja", "th", "lo", "km", "my", "bo"}
-SAMPLE = 10_000  # characters of a text that are looked at to find its script
+SAMPLE = 10_000  # characters that decide the script of a text
 _CODE = re.compile(r"[A-Za-z]+([-_][A-Za-z0-9]+)*")
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _KANA = re.compile("[\u3040-\u30ff]")
@@ -21,7 +21,7 @@ _HANGUL = re.compile("[\uac00-\ud7af]")
 
 
 class Direction(NamedTuple):
-    """From one language into another; written zh_en."""
+    """A source and a target language; written zh_en."""
 
     src: str
     tgt: str
@@ -31,46 +31,46 @@ class Direction(NamedTuple):
 
 
 def directions(names: Sequence[str], src: str, tgt: str, *, key: str) -> list[Direction]:
-    """Return src to tgt, and after it tgt to src where `names` holds both; no names mean src to tgt.
+    """Return src to tgt, followed by tgt to src if `names` holds both.
 
-    Raises UserError, which calls the names `key`, for unknown names, for tgt to src alone, and for bad codes.
+    No names mean src to tgt. Raises UserError, naming `key`, for unknown names, tgt to src alone, and invalid codes.
     """
     for code in (src, tgt):
         if not _CODE.fullmatch(code):
-            raise UserError(f"{code[:40]!a} is not a language code; codes are like zh, zh-Hant or en_GB")
+            raise UserError(f"{code[:40]!a}: not a language code. Use codes such as zh, zh-Hant or en_GB")
     forward, back = Direction(src, tgt), Direction(tgt, src)
     for name in names:
         check_choice(key, name, (str(forward), str(back)))
     if list(names) == [str(back)]:
         raise UserError(
-            f"{key}=[{back}]: for this direction alone set src={tgt} and tgt={src}; both are [{forward}, {back}]"
+            f"{key}=[{back}]: reverses src and tgt. Set src={tgt} and tgt={src}, or [{forward}, {back}] for both"
         )
     return [forward, back] if len(set(names)) == 2 else [forward]
 
 
 def named(name: str, choices: Sequence[Direction]) -> Direction:
-    """Return the direction called `name`. Raises UserError with the choices."""
+    """Return the direction of this name. Raises UserError with the choices."""
     known = {str(choice): choice for choice in choices}
     check_choice("direction", name, known)
     return known[name]
 
 
 def by_script(choices: Sequence[Direction], text: str) -> Direction:
-    """Return the direction whose source is in the script of `text`; the first one when none is.
+    """Return the direction whose source has the script of `text`, else the first.
 
-    Raises UserError when several are: German and English look the same.
+    Raises UserError if several have it, as with German and English.
     """
     matches = [choice for choice in choices if reads(choice.src, text)]
     if len(matches) > 1 and any(map(str.isalpha, text[:SAMPLE])):
         raise UserError(
-            f"the script of the input fits {' and '.join(map(str, matches))}: choose one with --direction {matches[0]}"
+            f"input: its script fits {' and '.join(map(str, matches))}. Choose one, e.g. --direction {matches[0]}"
         )
     return matches[0] if matches else choices[0]
 
 
 @cache
 def primary(code: str) -> str:
-    """Return the shortest code of the language alone: 'zh-Hant' and 'cmn' -> 'zh', 'en_GB' -> 'en'."""
+    """Return the shortest code of a language: zh-Hant, cmn -> zh, en_GB -> en."""
     short = code.replace("_", "-").partition("-")[0].lower()
     return _SHORT.get(short, short)
 
@@ -81,17 +81,16 @@ def is_chinese(code: str) -> bool:
 
 
 def is_unspaced(code: str) -> bool:
-    """Whether the language puts no spaces between words and sentences."""
+    """Whether the language is written without spaces."""
     return primary(code) in UNSPACED
 
 
 def reads(language: str, text: str) -> bool:
-    """Whether `text` is in a script of `language`; a text without letters fits every language."""
+    """Whether `text` is in a script of `language`, or has no letters."""
     text = text[:SAMPLE]
     han, kana, hangul = (4 * len(script.findall(text)) for script in (_HAN, _KANA, _HANGUL))
-    other = (
-        sum(map(str.isalpha, text)) - (han + kana + hangul) // 4
-    )  # a Chinese character weighs four letters
+    # A Chinese character counts as four letters.
+    other = sum(map(str.isalpha, text)) - (han + kana + hangul) // 4
     if not (han or kana or hangul or other):
         return True
     if is_chinese(language):

@@ -41,12 +41,9 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path.parent}: {path.name} is missing. This is not a complete bundle")
     try:
-        data = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})") from error
-    if not isinstance(data, dict):
-        raise UserError(f"{path}: should be a JSON object (found {str(data)[:40]!r})")
-    return data
+        return dict(json.loads(path.read_bytes()))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: not a JSON object ({error})") from error
 
 
 def from_json(kind: Any, value: Any, where: str) -> Any:
@@ -54,18 +51,17 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
 
     Unknown fields are ignored with a note and absent ones take their defaults, so that bundles outlive changes.
     """
-    if not dataclasses.is_dataclass(kind):
-        types = get_args(kind) if isinstance(kind, UnionType) else (get_origin(kind) or kind,)
-        if type(value) in types or (float in types and type(value) is int):
-            return value
+    is_section = dataclasses.is_dataclass(kind)
+    types = get_args(kind) if isinstance(kind, UnionType) else (dict if is_section else get_origin(kind) or kind,)
+    if type(value) not in types and not (float in types and type(value) is int):
         raise UserError(f"{where}: should be {types[0].__name__} (found {str(value)[:40]!r})")
-    if not isinstance(value, dict):
-        raise UserError(f"{where}: should be an object (found {str(value)[:40]!r})")
+    if not is_section:
+        return value
     hints, names = get_type_hints(kind), {field.name for field in dataclasses.fields(kind)}
     for name in sorted(value.keys() - names):
         log.warning("note: %s: unknown field %r is ignored", where, name)
     fields = {name: from_json(hints[name], value[name], f"{where}: {name}") for name in names & value.keys()}
     try:
-        return kind(**fields)  # type: ignore[operator]
+        return kind(**fields)
     except (TypeError, UserError) as error:  # a field is missing, or its value is not allowed
         raise UserError(f"{where}: {error}") from error

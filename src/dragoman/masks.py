@@ -17,15 +17,15 @@ def key_padding_mask(ids: Tensor) -> Tensor:
 
 
 def padding_attn_mask(key_padding_mask: Tensor | None) -> Tensor | None:
-    """(B, T_k) True = padding -> (B, 1, 1, T_k) True = may attend; None stays None: no key is padding."""
+    """(B, T_k) True = padding -> (B, 1, 1, T_k) True = may attend; None stays None."""
     return None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
 
 
 def causal_attn_mask(n_queries: int, n_keys: int, device: torch.device | None = None) -> Tensor:
     """(1, 1, T_q, T_k) True = may attend; the last query may attend to every key.
 
-    The mask is aligned at the bottom right, so it also holds with a cache, where T_q < T_k. (The `is_causal` of
-    SDPA aligns at the top left and would hide all earlier keys from a single new query.)
+    The mask is aligned at the bottom right, so it is also correct with a cache, where T_q < T_k. (`is_causal` of
+    SDPA aligns at the top left. A single new query would see the first key only.)
     """
     mask = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
     return mask.tril(n_keys - n_queries)[None, None]

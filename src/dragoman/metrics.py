@@ -1,7 +1,7 @@
 """BLEU, chrF and TER by sacrebleu, each with its full signature.
 
-sacrebleu takes equally many references for every sentence; `reference_streams` repeats a sentence's own references
-until all have as many. A repeated reference changes neither BLEU nor chrF, which look for the best match.
+sacrebleu requires the same number of references for every sentence, so `reference_streams` repeats references.
+A repeated reference changes neither BLEU nor chrF, which use the best match.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _bleu(tgt: str) -> Metric:
 
     language = "zh" if is_chinese(tgt) else primary(tgt)
     try:
-        return BLEU(trg_lang=language)  # which names the tokenizers of zh, ja and ko
+        return BLEU(trg_lang=language)
     except (RuntimeError, ImportError) as error:
         raise UserError(f"BLEU for '{tgt}' needs a tokenizer: pip install 'sacrebleu[{language}]'") from error
 
@@ -54,26 +54,22 @@ def _ter(tgt: str) -> Metric:
     return TER(normalized=by_character, asian_support=by_character)
 
 
-# name -> the metric for a target language; sacrebleu is imported when one is made
+# Name -> constructor for a target language; sacrebleu is imported on the first call.
 METRICS: dict[str, Callable[[str], Metric]] = {"bleu": _bleu, "chrf": _chrf, "ter": _ter}
 LOWER_IS_BETTER = {"ter"}
 
 
 def evaluate(
-    *,
-    hypotheses: Sequence[str],
-    references: References,
-    tgt: str,
-    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+    *, hypotheses: Sequence[str], references: References, tgt: str, metrics: Sequence[str] = ("bleu", "chrf", "ter")
 ) -> dict[str, Score]:
     """Score a corpus by the named metrics.
 
-    `references[i]` belongs to `hypotheses[i]`: a string, or a sequence of several. Raises UserError when the two
-    sides differ in length or are empty, and when a sentence has no reference.
+    `references[i]` belongs to `hypotheses[i]`: a string, or a sequence of several. Raises UserError if the two
+    sides differ in length or are empty, or if a sentence has no reference.
     """
     if len(hypotheses) != len(references):
         raise UserError(
-            f"{len(hypotheses)} hypotheses but {len(references)} references: they must be equally many"
+            f"metrics: {len(hypotheses)} hypotheses but {len(references)} references. Give one for each sentence"
         )
     streams = reference_streams(references)
     scores = {}
@@ -85,11 +81,11 @@ def evaluate(
 
 
 def reference_streams(references: References) -> list[list[str]]:
-    """References by sentence -> k lists of one reference for each sentence, as sacrebleu takes them."""
+    """Transpose references by sentence to k lists over sentences, for sacrebleu."""
     lists = [[entry] if isinstance(entry, str) else list(entry) for entry in references]
     if not lists:
-        raise UserError("there is nothing to score: no references")
+        raise UserError("metrics: there is nothing to score (found no references)")
     for number, entry in enumerate(lists, 1):
         if not entry:
-            raise UserError(f"sentence {number} has no reference")
+            raise UserError(f"metrics: sentence {number} has no reference")
     return [[entry[k % len(entry)] for entry in lists] for k in range(max(map(len, lists)))]

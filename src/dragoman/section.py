@@ -1,4 +1,4 @@
-"""Base of the configuration's dataclasses: settings with bounds or choices, checked when one is built."""
+"""Base class of the configuration: settings with bounds or choices."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ def list_of(*items: Any) -> Any:
 
 @dataclass(kw_only=True)
 class Section:
-    """One part of the configuration; `prefix` leads its keys in messages."""
+    """One part of the configuration, checked when built; `prefix` is for messages."""
 
     prefix: ClassVar[str] = ""
 
@@ -35,6 +35,7 @@ class Section:
                 check_choice(key, value, setting.metadata["choices"])
             if "bounds" in setting.metadata:
                 lowest, highest = setting.metadata["bounds"]
-                if not lowest <= value <= highest:  # false for NaN as well
+                # The comparison is false for NaN too.
+                if not lowest <= value <= highest:
                     allowed = f"at least {lowest:,}" if highest >= 1e9 else f"from {lowest:,} to {highest:,}"
                     raise UserError(f"{key}={value}: must be {allowed}")

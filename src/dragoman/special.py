@@ -1,4 +1,4 @@
-"""The four special ids; the tokenizer is trained with the same ones."""
+"""Special ids of every vocabulary."""
 
 PAD = 0
 UNK = 1

@@ -14,22 +14,9 @@ from dragoman.data.datamodule import TranslationData
 
 Prepare = Callable[..., TranslationData]
 
-_WHO = [
-    ("我", "I"),
-    ("你", "You"),
-    ("我们", "We"),
-    ("他们", "They"),
-    ("学生", "Students"),
-    ("老师", "Teachers"),
-]
+_WHO = [("我", "I"), ("你", "You"), ("我们", "We"), ("他们", "They"), ("学生", "Students"), ("老师", "Teachers")]
 _DO = [("喜欢", "like"), ("看见", "see"), ("买", "buy"), ("要", "want"), ("找", "look for")]
-_WHAT = [
-    ("书", "the book"),
-    ("花", "flowers"),
-    ("那只狗", "the dog"),
-    ("苹果", "apples"),
-    ("热茶", "the hot tea"),
-]
+_WHAT = [("书", "the book"), ("花", "flowers"), ("那只狗", "the dog"), ("苹果", "apples"), ("热茶", "the hot tea")]
 _WHEN = [("", ""), ("今天", " today"), ("现在", " now"), ("每天", " every day")]
 PAIRS = [
     (f"{who[0]}{when[0]}{do[0]}{what[0]}。", f"{who[1]} {do[1]} {what[1]}{when[1]}.")
@@ -84,9 +71,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 def prepare(tmp_path: Path, cache: str) -> Prepare:
     """Prepare corpora, given as paths or entries of data.corpora, with a small vocabulary."""
 
-    def prepare(
-        *corpora: CorpusConfig | str, run: str = "run", seed: int = 1, **options: object
-    ) -> TranslationData:
+    def prepare(*corpora: CorpusConfig | str, run: str = "run", seed: int = 1, **options: object) -> TranslationData:
         options = {"tokenizer": TokenizerConfig(vocab_size=340), "cache": cache} | options
         entries = [CorpusConfig(path=corpus) if isinstance(corpus, str) else corpus for corpus in corpora]
         data = TranslationData(DataConfig(corpora=entries, **options), tmp_path / run, seed)
@@ -100,9 +85,7 @@ def prepare(tmp_path: Path, cache: str) -> Prepare:
 def small(prepare: Prepare, write: Callable[..., str]) -> Prepare:
     """PAIRS in batches of at most 300 tokens."""
     path = write("small.tsv", PAIRS)
-    return lambda *corpora, **options: prepare(
-        *(corpora or [path]), **{"max_tokens": 300, "max_length": 64} | options
-    )
+    return lambda *corpora, **options: prepare(*(corpora or [path]), **{"max_tokens": 300, "max_length": 64} | options)
 
 
 @pytest.fixture

@@ -101,9 +101,7 @@ def of(*pairs: str) -> np.ndarray:
     return hashes(*([pair[side].encode() for pair in pairs] for side in (0, 1)))
 
 
-def assign(
-    train: np.ndarray, held_out: np.ndarray, sizes: dict, leak: str = "pair"
-) -> tuple[list, dict, dict]:
+def assign(train: np.ndarray, held_out: np.ndarray, sizes: dict, leak: str = "pair") -> tuple[list, dict, dict]:
     report = Report()
     rows, splits = assign_splits(train, held_out, sizes, leak, report)
     return rows.tolist(), {split: chosen.tolist() for split, chosen in splits.items()}, report.dropped

@@ -18,8 +18,7 @@ BOTH = ["zh_en", "en_zh"]
 
 def equal(some: list[Batch], others: list[Batch]) -> bool:
     return len(some) == len(others) and all(
-        torch.equal(a.src, b.src) and torch.equal(a.tgt_out, b.tgt_out)
-        for a, b in zip(some, others, strict=True)
+        torch.equal(a.src, b.src) and torch.equal(a.tgt_out, b.tgt_out) for a, b in zip(some, others, strict=True)
     )
 
 
@@ -52,8 +51,7 @@ def test_an_epoch_repeats_pairs_as_often_as_configured(
     prepare: Callable, write: Callable, pairs: list, seen: Callable
 ) -> None:
     data = prepare(
-        CorpusConfig(path=write("b.tsv", pairs[:200])),
-        CorpusConfig(path=write("c.tsv", pairs[200:]), repeat=3),
+        CorpusConfig(path=write("b.tsv", pairs[:200])), CorpusConfig(path=write("c.tsv", pairs[200:]), repeat=3)
     )
     data.consumed = data.batches_per_epoch
     counts = Counter(seen(data))
@@ -102,9 +100,7 @@ def test_samples_are_at_most_max_length(small: Callable, first: Callable, seen: 
 
 
 @pytest.mark.parametrize("options", [{}, {"directions": BOTH, "tokenizer": sampling(0, 342)}])
-def test_batches_are_within_the_budget_and_as_planned(
-    small: Callable, first: Callable, options: dict
-) -> None:
+def test_batches_are_within_the_budget_and_as_planned(small: Callable, first: Callable, options: dict) -> None:
     data = small(**options)
     shapes = []
     for batch in first(data, data.batches_per_epoch):
@@ -123,9 +119,7 @@ def test_validation_is_finite_and_complete(small: Callable) -> None:
     assert texts == sorted(pair.src for pair in data.validation)
 
 
-def test_long_validation_pairs_are_scored_but_have_no_loss(
-    small: Callable, write: Callable, pairs: list
-) -> None:
+def test_long_validation_pairs_are_scored_but_have_no_loss(small: Callable, write: Callable, pairs: list) -> None:
     held_out = [("我喜欢书。" * 60, "I like the book. " * 60), pairs[0]]
     validation = CorpusConfig(path=write("b.tsv", held_out), split="validation")
     data = small(write("a.tsv", pairs[1:]), validation)
@@ -144,9 +138,7 @@ def directed(data: TranslationData, batches: list[Batch]) -> Counter[tuple[str, 
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3])
-def test_both_directions_show_each_pair_both_ways(
-    small: Callable, first: Callable, pairs: list, p: float
-) -> None:
+def test_both_directions_show_each_pair_both_ways(small: Callable, first: Callable, pairs: list, p: float) -> None:
     data = small(directions=BOTH, tokenizer=sampling(p, 342))
     rows = directed(data, first(data, data.batches_per_epoch))
     forward = {(src, tgt) for tag, src, tgt in rows if tag == "<2en>"}

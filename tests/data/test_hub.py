@@ -26,10 +26,7 @@ def splits(write: Write, tmp_path: Path) -> Callable[..., dict[str, list[str]]]:
         if readme:
             write("corpus/README.md", ["---", readme, "---", "# A corpus"])
         corpus = find(CorpusConfig(path=str(tmp_path / "corpus"), name=name), "zh", "en")
-        return {
-            split: sorted(text for chunk in rows for text in chunk.src)
-            for split, rows in corpus.open().items()
-        }
+        return {split: sorted(text for chunk in rows for text in chunk.src) for split, rows in corpus.open().items()}
 
     return splits
 
@@ -141,9 +138,7 @@ def test_an_unreachable_hub_fails_within_seconds(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     assert "refused" in str(hub.unreachable("owner/corpus"))
-    with pytest.raises(
-        UserError, match=r"owner/corpus \(en-zh\): the hub http://127.0.0.1:9 cannot be reached"
-    ):
+    with pytest.raises(UserError, match=r"owner/corpus \(en-zh\): the hub http://127.0.0.1:9 cannot be reached"):
         hub.load("owner/corpus", "en-zh")
 
 

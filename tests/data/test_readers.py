@@ -17,9 +17,7 @@ FLAT = [{"zh": zh, "en": en} for zh, en in zip(SRC, TGT, strict=True)]
 Write = Callable[..., str]
 
 
-def read(
-    *, src: str = "zh", tgt: str = "en", root: str | None = None, **entry: object
-) -> dict[str, list[Rows]]:
+def read(*, src: str = "zh", tgt: str = "en", root: str | None = None, **entry: object) -> dict[str, list[Rows]]:
     return {split: list(rows) for split, rows in find(CorpusConfig(**entry), src, tgt, root).open().items()}
 
 
@@ -100,9 +98,7 @@ def test_a_very_long_line_is_cut(write: Write) -> None:
     assert list(map(len, long.src)) == [10_001, 3]
 
 
-def test_a_path_is_searched_in_three_places(
-    write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_path_is_searched_in_three_places(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = Path(write("corpora/a.tsv", ["你\tyou"]))
     monkeypatch.chdir(tmp_path)
     assert locate("corpora/a.tsv").samefile(path)
@@ -114,9 +110,7 @@ def test_a_path_is_searched_in_three_places(
 
 def test_a_missing_file_fails_with_the_places_and_a_suggestion(write: Write, tmp_path: Path) -> None:
     write("tatoeba.tsv", ["你\tyou"])
-    with pytest.raises(
-        NotFoundError, match=r"no 'tatoba.tsv' \(did you mean 'tatoeba.tsv'\?\); searched /.*/tatoba"
-    ):
+    with pytest.raises(NotFoundError, match=r"no 'tatoba.tsv' \(did you mean 'tatoeba.tsv'\?\); searched /.*/tatoba"):
         find(CorpusConfig(path="tatoba.tsv"), "zh", "en", str(tmp_path))
     with pytest.raises(NotFoundError, match="DRAGOMAN_DATA can name a folder"):
         find(CorpusConfig(path="tatoba.tsv"), "zh", "en")

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from dragoman.data.sentences import split
 
 TRICKY = st.text(
-    st.sampled_from(list("。！？；….!?”’」）》\"') \n\u3000，,、ab AZ12你好我\u2028\r：“《（—é\u0301😀")),
-    max_size=80,
+    st.sampled_from(list("。！？；….!?”’」）》\"') \n\u3000，,、ab AZ12你好我\u2028\r：“《（—é\u0301😀")), max_size=80
 )
 
 

@@ -17,10 +17,7 @@ from dragoman.errors import UserError
 from dragoman.special import BOS, EOS, PAD, UNK
 
 SENTENCES = [f"{a}{b}{c}。" for a in "我你他她们" for b in "喜欢看见打听" for c in "书花狗猫人水"] + [
-    f"{a} {b} the {c}."
-    for a in ("I", "You", "We")
-    for b in ("like", "see", "hear")
-    for c in ("book", "dog", "cat")
+    f"{a} {b} the {c}." for a in ("I", "You", "We") for b in ("like", "see", "hear") for c in ("book", "dog", "cat")
 ]
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 

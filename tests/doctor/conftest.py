@@ -17,11 +17,7 @@ PARTS = [
     [("", ""), ("今天", " today"), ("每天晚上八点以后", " every evening after eight o'clock")],
     [("", ""), ("在花园里", " in the garden"), ("在火车站前面的广场上", " on the square before the station")],
     [("喜欢", " like"), ("看见", " see"), ("正在到处寻找", " are looking everywhere for")],
-    [
-        ("书", " books"),
-        ("白色的花", " white flowers"),
-        ("邻居家的那只小狗", " the little dog of the neighbours"),
-    ],
+    [("书", " books"), ("白色的花", " white flowers"), ("邻居家的那只小狗", " the little dog of the neighbours")],
     [("。", "."), ("！", "!"), ("吗？", ", do they?")],
 ]
 
@@ -32,9 +28,7 @@ def sound_pairs(n: int, seed: int = 1) -> Pairs:
     for i, parts in enumerate(random.Random(seed).sample(list(product(*PARTS)), n)):
         number = str(i) if i % 7 == 3 else ""
         src, (who, when, where, do, what, end) = "".join(zh for zh, _ in parts[:-1]), (en for _, en in parts)
-        pairs.append(
-            (src + number + parts[-1][0], who + do + what + where + when + " " * bool(number) + number + end)
-        )
+        pairs.append((src + number + parts[-1][0], who + do + what + where + when + " " * bool(number) + number + end))
     return pairs
 
 

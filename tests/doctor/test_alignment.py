@@ -44,9 +44,7 @@ def test_file_may_be_shifted_from_its_first_row(doctor, sound, rows_of) -> None:
 def test_stretch_that_fits_no_shift_is_reported(doctor, sound, rows_of) -> None:
     pairs = sound(N)
     mixed = 300 + np.random.default_rng(1).permutation(400)
-    pairs[300:700] = [
-        (pairs[i][0], pairs[j][1]) for i, j in zip(range(300, 700), mixed.tolist(), strict=True)
-    ]
+    pairs[300:700] = [(pairs[i][0], pairs[j][1]) for i, j in zip(range(300, 700), mixed.tolist(), strict=True)]
     report = doctor(pairs)
     assert abs(rows_of(report, "alignment drift")[0] - 301) <= 15
     assert "no small shift corrects them" in messages(report)[0]

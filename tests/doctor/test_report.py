@@ -29,9 +29,7 @@ def test_report_is_plain_data(sick) -> None:
 
 def test_page_needs_nothing_but_itself(healthy) -> None:
     text = page(healthy).decode()
-    assert not any(
-        part in text for part in ("<script", "<link", "<img", " src=", " href=", "@import", "url(")
-    )
+    assert not any(part in text for part in ("<script", "<link", "<img", " src=", " href=", "@import", "url("))
     assert "default-src 'none'; style-src 'unsafe-inline'" in text
     assert "No action needed" in text
 

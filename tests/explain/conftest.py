@@ -9,14 +9,7 @@ from dragoman.config import ModelConfig, TokenizerConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.model.transformer import Transformer
 
-SENTENCES = [
-    "我爱你。",
-    "你打我，我打你。",
-    "今天天气很好。",
-    "I love you.",
-    "You hit me.",
-    "Fine weather today.",
-]
+SENTENCES = ["我爱你。", "你打我，我打你。", "今天天气很好。", "I love you.", "You hit me.", "Fine weather today."]
 
 
 @pytest.fixture(scope="session")

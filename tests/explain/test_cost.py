@@ -24,11 +24,7 @@ def config_of(position: str = "sinusoidal", **settings) -> ModelConfig:
 
 def test_parameters_are_those_of_the_real_model() -> None:
     others = {"score": "additive"}, {"activation": "swiglu"}, {"tie": "tgt"}, {"norm": "post"}
-    for config in (
-        config_of("learned"),
-        config_of("transformer_xl"),
-        *(config_of(**other) for other in others),
-    ):
+    for config in (config_of("learned"), config_of("transformer_xl"), *(config_of(**other) for other in others)):
         model = Transformer(config, **WORDS)
         parameters = Cost(config=config, **WORDS).parameters
         assert sum(parameters.values()) == sum(parameter.numel() for parameter in model.parameters()), config

@@ -32,14 +32,8 @@ PLAIN = make_page("你好", "hello")
 def test_page_holds_every_weight_and_piece() -> None:
     data = json.loads(SCRIPT.findall(PLAIN)[0])
     for kind, weights in random_maps(3, 2).items():
-        np.testing.assert_allclose(
-            np.array(data["weights"][kind]).reshape(weights.shape) / 1000, weights, atol=6e-4
-        )
-    assert data["pieces"] == {
-        "src": ["你好", "！", "</s>"],
-        "tgt_in": ["<s>", "hello"],
-        "tgt_out": ["hello", "</s>"],
-    }
+        np.testing.assert_allclose(np.array(data["weights"][kind]).reshape(weights.shape) / 1000, weights, atol=6e-4)
+    assert data["pieces"] == {"src": ["你好", "！", "</s>"], "tgt_in": ["<s>", "hello"], "tgt_out": ["hello", "</s>"]}
     assert data["languages"] == ["zh", "en"]
     assert '<span lang="zh" dir="auto">你好</span> <span lang="en" dir="auto">hello</span>' in PLAIN
 

@@ -13,10 +13,7 @@ from dragoman.special import EOS
 
 WORDS = {"love": [1.0, 2, 3], "我": [4, 5, 6], "ove": [7, 8, 9]}
 # The first vector of a repeated word counts.
-LINES = (
-    "".join(f"{word} {' '.join(map(str, numbers))}\n" for word, numbers in WORDS.items()).encode()
-    + b"love 7 8 9\n"
-)
+LINES = "".join(f"{word} {' '.join(map(str, numbers))}\n" for word, numbers in WORDS.items()).encode() + b"love 7 8 9\n"
 BINARY = b"3 3\n" + b"".join(
     f"{word} ".encode() + np.array(numbers, np.float32).tobytes() + b"\n" for word, numbers in WORDS.items()
 )
@@ -91,9 +88,7 @@ def test_pieces_match_words_but_not_parts_of_words(make_model, tokenizer, tmp_pa
     ("word", "dimension", "message"),
     [("我", 50, r"model.d_model=50 \(found 32\)"), ("xyzzy", 32, "no vector for any piece")],
 )
-def test_vectors_that_do_not_fit_are_an_error(
-    word, dimension, message, make_model, tokenizer, tmp_path
-) -> None:
+def test_vectors_that_do_not_fit_are_an_error(word, dimension, message, make_model, tokenizer, tmp_path) -> None:
     save(tmp_path / "v.txt", [word], dimension)
     with pytest.raises(UserError, match=message):
         start_from_vectors(make_model(), tmp_path / "v.txt", tokenizer, tokenizer)

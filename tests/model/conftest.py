@@ -32,9 +32,7 @@ def make_model(*, position: str = "sinusoidal", **changes: Any) -> Transformer:
     return model
 
 
-def make_scheme(
-    kind: str, *, causal: bool = False, d_model: int = 8, n_heads: int = 2, **keys: Any
-) -> Position:
+def make_scheme(kind: str, *, causal: bool = False, d_model: int = 8, n_heads: int = 2, **keys: Any) -> Position:
     torch.manual_seed(1)
     config = PositionConfig(kind=kind, **keys)
     position = POSITIONS[kind](config, d_model=d_model, n_heads=n_heads, causal=causal).layer()

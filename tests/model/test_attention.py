@@ -89,9 +89,7 @@ def test_relative_schemes_see_distances_only(attention):
         return layer.weights(added, added, visible)[:, :, front:, front:]
 
     layers = {kind: attention(kind) for kind in POSITIONS}
-    same = [
-        k for k, layer in layers.items() if torch.allclose(weights(layer, 0), weights(layer, 3), atol=1e-5)
-    ]
+    same = [k for k, layer in layers.items() if torch.allclose(weights(layer, 0), weights(layer, 3), atol=1e-5)]
     assert same == ["none", "rope", "t5", "transformer_xl", "alibi"]
 
 

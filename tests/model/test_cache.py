@@ -40,9 +40,7 @@ def test_steps_give_the_logits_of_decoding_at_once(kind, score, model, ids):
     torch.testing.assert_close(steps(network, begin(network, src), tgt), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"norm": "post"}, {"normalization": "rms_norm"}, {"tie": "none"}], ids=str
-)
+@pytest.mark.parametrize("changes", [{"norm": "post"}, {"normalization": "rms_norm"}, {"tie": "none"}], ids=str)
 def test_steps_equal_decoding_at_once_for_each_choice(changes, model, ids):
     network = model(**changes).eval()
     src, tgt = ids(3, 7), ids(3 * K, 6)

@@ -16,9 +16,7 @@ WORDS = torch.randn(2, T, D, dtype=torch.float64, generator=torch.Generator().ma
 
 
 def close(result: Tensor, expected: list | Tensor) -> None:
-    torch.testing.assert_close(
-        result.double(), torch.as_tensor(expected, dtype=torch.float64), atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(result.double(), torch.as_tensor(expected, dtype=torch.float64), atol=1e-5, rtol=1e-5)
 
 
 def pe(pos: float, i: int, d: int, base: float) -> float:
@@ -78,9 +76,7 @@ def rotated(x: list[float], pos: int, base: float) -> list[float]:
 def test_rope_is_the_papers_matrix_times_the_vector(base, scheme):
     q = torch.randn(2, H, T, 6, dtype=torch.float64)
     position = scheme("rope", d_model=12, n_heads=H, base=base)
-    expected = [
-        [[rotated(q[b, h, t].tolist(), t, base) for t in range(T)] for h in range(H)] for b in range(2)
-    ]
+    expected = [[[rotated(q[b, h, t].tolist(), t, base) for t in range(T)] for h in range(H)] for b in range(2)]
     close(position.rotate(q, POSITION_NUMBERS), expected)
 
 
@@ -143,10 +139,7 @@ def test_the_bias_of_t5_is_looked_up_pair_by_pair(causal, scheme):
     position, q = scheme("t5", causal=causal, n_buckets=8, max_distance=12), torch.randn(2, H, T, D_HEAD)
     table = position.table.tolist()
     expected = [
-        [
-            [table[bucket(j - i, causal=causal, n_buckets=8, max_distance=12)][h] for j in range(T)]
-            for i in range(T)
-        ]
+        [[table[bucket(j - i, causal=causal, n_buckets=8, max_distance=12)][h] for j in range(T)] for i in range(T)]
         for h in range(H)
     ]
     close(position.bias(q, q, POSITION_NUMBERS, POSITION_NUMBERS), expected)
@@ -175,9 +168,7 @@ def test_the_slopes_of_eight_heads_are_the_papers_halves():
 @pytest.mark.parametrize("n_heads", [1, 3, 8, 12])
 def test_alibi_falls_with_the_distance_at_each_heads_slope(n_heads, scheme):
     position, q = scheme("alibi", n_heads=n_heads, d_model=2 * n_heads), torch.randn(1, n_heads, T, 2)
-    expected = [
-        [[-slopes(n_heads)[h] * abs(i - j) for j in range(T)] for i in range(T)] for h in range(n_heads)
-    ]
+    expected = [[[-slopes(n_heads)[h] * abs(i - j) for j in range(T)] for i in range(T)] for h in range(n_heads)]
     close(position.bias(q, q, POSITION_NUMBERS, POSITION_NUMBERS), expected)
 
 

@@ -7,10 +7,7 @@ from transformers import T5Config, T5Model
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.gptj import modeling_gptj
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
-from transformers.models.roformer.modeling_roformer import (
-    RoFormerSelfAttention,
-    RoFormerSinusoidalPositionalEmbedding,
-)
+from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from dragoman.masks import causal_attn_mask, key_padding_mask
@@ -36,8 +33,7 @@ def test_our_t5_bias_is_that_of_t5(causal, n_buckets, max_distance, scheme):
     assert torch.equal(ours.bias(q, q, places, places)[None], theirs.compute_bias(n, n))
     # and past the cache
     assert torch.equal(
-        ours.bias(q[:, :, -1:], q, places[-1:], places)[None],
-        theirs.compute_bias(1, n, past_seen_tokens=n - 1),
+        ours.bias(q[:, :, -1:], q, places[-1:], places)[None], theirs.compute_bias(1, n, past_seen_tokens=n - 1)
     )
 
 
@@ -126,6 +122,4 @@ def test_our_transformer_can_be_t5(model, ids):
     memory = ours.encode(src, padding)
     real = ~padding
     torch.testing.assert_close(memory[real], expected.encoder_last_hidden_state[real], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(
-        ours.decode(tgt, memory, padding), expected.last_hidden_state, atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(ours.decode(tgt, memory, padding), expected.last_hidden_state, atol=1e-5, rtol=1e-5)

@@ -53,11 +53,7 @@ def constant(**values: float) -> Logits:
 
 
 def run(
-    logits: Logits,
-    config: SearchConfig,
-    sentences: list[int],
-    max_length: int = 4,
-    n_rows: list | None = None,
+    logits: Logits, config: SearchConfig, sentences: list[int], max_length: int = 4, n_rows: list | None = None
 ) -> list[list[Hypothesis]]:
     def step(tokens: Tensor, cache: Prefixes) -> tuple[Tensor, Prefixes]:
         assert len(tokens) == len(cache.rows)

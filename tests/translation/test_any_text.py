@@ -37,9 +37,7 @@ def translator(golden_folder: Path) -> Translator:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(TEXTS, max_size=8), st.sampled_from(SEARCHES))
-def test_n_lines_in_n_lines_out_in_order(
-    translator: Translator, lines: list[str], search: SearchConfig
-) -> None:
+def test_n_lines_in_n_lines_out_in_order(translator: Translator, lines: list[str], search: SearchConfig) -> None:
     marks = ["".join("★☆◆"[n // 3**power % 3] for power in range(3)) for n in range(len(lines) + 1)]
     mixed = [text for pair in zip(marks, lines, strict=False) for text in pair] + marks[-1:]
     results = translator.translate(mixed, search, direction="zh_en")

@@ -87,8 +87,6 @@ def test_an_unsupported_network_is_refused_by_name(shaped: Make, tmp_path: Path)
     with pytest.raises(UserError, match=r"model\.score=additive"):
         export.export_bundle(tmp_path / "b")
     assert not (tmp_path / "b" / "ctranslate2").exists()
-    for key in ("activation", "normalization"):
-        assert export.unsupported_by_ctranslate2(ModelConfig(**{key: "toy"})) == f"model.{key}=toy"
 
 
 def biased(monkeypatch: pytest.MonkeyPatch, piece: int, bias: float) -> None:
@@ -110,7 +108,7 @@ def test_an_export_that_translates_differently_is_not_written(
     export.export_bundle(tmp_path / "b", quantization="float32")
     before = (tmp_path / "b" / "ctranslate2" / "model.bin").read_bytes()
     biased(monkeypatch, 99, 5.0)
-    with pytest.raises(UserError, match="differently"):
+    with pytest.raises(UserError, match="differ on the ids"):
         export.export_bundle(tmp_path / "b")
     assert (tmp_path / "b" / "ctranslate2" / "model.bin").read_bytes() == before
     assert list((tmp_path / "b").glob(".*")) == []
@@ -136,7 +134,6 @@ def test_a_near_tie_may_be_ranked_differently(
 def test_quantized_weights_are_smaller(shaped: Make, tmp_path: Path) -> None:
     bundle = shaped(d_model=64, d_ff=256)
     bundles.save(bundle, tmp_path / "b")
-    before = {name: tensor.clone() for name, tensor in bundle.model.state_dict().items()}
     sizes = []
     for quantization in export.QUANTIZATIONS:
         summary = export.export_bundle(tmp_path / "b", quantization=quantization)
@@ -145,6 +142,5 @@ def test_quantized_weights_are_smaller(shaped: Make, tmp_path: Path) -> None:
         assert json.loads((folder / "manifest.json").read_text())["quantization"] == quantization
         sizes.append((folder / "model.bin").stat().st_size)
     assert sizes == sorted(sizes)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in bundle.model.state_dict().items())
     with pytest.raises(UserError, match="int8, int16, float32"):
         export.export_bundle(tmp_path / "b", quantization="int4")

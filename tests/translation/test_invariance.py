@@ -14,14 +14,7 @@ from dragoman.translation import translator as translator_module
 from dragoman.translation.translator import Translation, Translator
 
 NEAR_TIE = 1e-4
-PHRASES = [
-    "好久不见。",
-    "大家好！",
-    "最近忙什么呢？",
-    "老样子。",
-    "我爱你，你爱我。",
-    "今天天气很好，我们去公园吧！",
-]
+PHRASES = ["好久不见。", "大家好！", "最近忙什么呢？", "老样子。", "我爱你，你爱我。", "今天天气很好，我们去公园吧！"]
 LINES = [*PHRASES, "", "".join(PHRASES[:3]), "……", "好" * 15, PHRASES[0]]
 SEARCHES = {
     "greedy": SearchConfig(kind="greedy", max_length_a=0.5, max_length_b=8),

@@ -1,4 +1,4 @@
-"""Data: from text to ids to batches. Nothing here depends on a model.
+"""Data: from text to ids to batches, independent of models.
 
 text        sentence pairs, clean text                  prepare     cleaned and encoded corpora, cached on disk
 lines       lines of text files, aligned files          store       memory-mapped rows

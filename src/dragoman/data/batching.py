@@ -1,13 +1,13 @@
 """Batch plans: pure functions of the lengths, the seed and the epoch.
 
-A plan has no state. The batches of epoch 7 are computed from the number 7, so a resumed run finds its place by
-a division and replays nothing.
+A plan has no state. The batches of epoch 7 are computed from the number 7, so a resumed run computes its place by
+a division and replays no batches.
 
-A batch costs rows x its longest sentence, on the side where that is larger; `max_tokens` is the budget of that
-cost. Pairs are sorted by the longer of their sides, then by the difference of the sides, upwards and downwards
-in turn: neighbours stay alike where the length changes, which keeps the padding of both sides small. Pairs of
-equal lengths are shuffled each epoch. The lengths along the sorted pairs are the same in every epoch, and with
-them the boundaries and the number of batches.
+A batch costs rows x its longest sentence, source or target; `max_tokens` is the budget of that cost. Pairs are
+sorted by their longer side, then by the difference of the sides, in alternating order: neighbours stay similar
+where the length changes, which keeps the padding of both sides small. Pairs of equal lengths are shuffled each
+epoch. The sequence of sorted lengths is the same in every epoch, and so are the boundaries and the number of
+batches.
 """
 
 import itertools
@@ -15,17 +15,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Batches at the start of epoch 0, longest first. Not the number of ranks, so that as many steps on fewer devices
-# see the same pairs.
+# Batches at the start of epoch 0, longest first, the same for every number of ranks up to this one.
 _LONGEST_FIRST = 8
 
 
-def length_batches(
-    lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_per: int = 1
-) -> list[list[int]]:
-    """Split indices, sorted by falling length, into batches of at most `max_tokens` positions.
+def length_batches(lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_per: int = 1) -> list[list[int]]:
+    """Return batches of indices, longest first, of at most `max_tokens` positions.
 
-    A sentence takes `rows_per` rows (the beam size, for example). One that exceeds the budget is a batch alone.
+    A sentence takes `rows_per` rows, e.g. the beam size. A sentence that exceeds the budget is a batch alone.
     """
     lengths = np.asarray(lengths, np.int64)
     order = np.argsort(-lengths, kind="stable")
@@ -34,7 +31,7 @@ def length_batches(
 
 
 def _boundaries(longest: np.ndarray, max_tokens: int) -> np.ndarray:
-    """(n_batches + 1,) boundaries of the batches among falling lengths; each batch holds as many rows as fit."""
+    """(n_batches + 1,) boundaries of maximal batches among descending lengths."""
     boundaries = [0]
     while (start := boundaries[-1]) < len(longest):
         n_rows = max(1, max_tokens // max(1, int(longest[start])))
@@ -56,9 +53,9 @@ def _sorted_pairs(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | N
 class BatchPlan:
     """The batches of every epoch, for one rank of `world_size`.
 
-    `src`, `tgt` are the pairs' lengths in ids as the model sees them, <EOS> included. One rank sees each pair once
-    per epoch. All ranks have equally many batches: where the number of batches is no multiple of `world_size`,
-    the first batches of the epoch's order are repeated, at most world_size - 1 of them.
+    `src`, `tgt` are the lengths of the pairs in ids of the model, <EOS> included. One rank sees each pair once per
+    epoch. All ranks have the same number of batches: if `world_size` does not divide the total, the first batches of
+    the epoch are repeated, at most world_size - 1 of them.
     """
 
     def __init__(
@@ -77,9 +74,9 @@ class BatchPlan:
         self.batches_per_epoch = -(-len(starts) // world_size)  # per rank
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
-        """The indices of the pairs of each batch of this rank.
+        """Return the indices of the pairs of each batch of this rank.
 
-        Epoch 0 begins with the longest sentences, so that a lack of memory shows at the first step.
+        Epoch 0 begins with the longest sentences, so that a lack of memory appears at the first step.
         """
         rng = np.random.default_rng((self._seed, epoch))
         pairs = _sorted_pairs(self._src, self._tgt, rng)
@@ -90,6 +87,6 @@ class BatchPlan:
             order = np.concatenate([longest_first, order[order >= len(longest_first)]])
         # `resize` repeats the order from its beginning until every rank has as many batches.
         order = np.resize(order, self.batches_per_epoch * self._world_size)
-        mine = order[self._rank :: self._world_size]
-        starts, stops = self._boundaries[mine], self._boundaries[mine + 1]
+        selected = order[self._rank :: self._world_size]
+        starts, stops = self._boundaries[selected], self._boundaries[selected + 1]
         return [pairs[start:stop] for start, stop in zip(starts, stops, strict=True)]

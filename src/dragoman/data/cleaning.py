@@ -1,8 +1,8 @@
 """Cleaning of raw rows, duplicates and leaks, and the report that counts them.
 
-Training pairs are repaired and filtered. Validation and test pairs measure the model and are only repaired, but a
-pair with an empty or overlong side is dropped everywhere. Duplicates, leaks and splits taken from the training
-pairs are computed on 64-bit hashes of the sentences.
+Training pairs are repaired and filtered. Validation and test pairs are only repaired, except that every pair with
+an empty or overlong side is dropped. Duplicates, leaks and splits taken from train are computed on 64-bit hashes of
+the sentences.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from dragoman.languages import is_chinese, primary
 
 HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
 WITHOUT_HAN = {"en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk"}
-# With its semicolon: "&copy=1" in an address is no entity.
+# The semicolon is required: "&copy=1" in a URL is not an entity.
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
 # Reasons to drop a pair.
@@ -37,7 +37,7 @@ SHARED = "shares a sentence with a split taken from train"
 
 @dataclass(kw_only=True)
 class Report:
-    """Counts of pairs read, repaired and kept by split, and of dropped pairs by split and reason."""
+    """Counts of pairs read, repaired, kept (by split) and dropped (by reason too)."""
 
     read: Counter[str] = field(default_factory=Counter)
     repaired: Counter[str] = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class Report:
         return cls(dropped=dropped, **{name: Counter(counts) for name, counts in data.items()})
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return vars(self)
 
     def drop(self, split: str, reason: str, n: int = 1) -> None:
@@ -61,12 +61,12 @@ class Report:
             self.dropped.setdefault(split, Counter())[reason] += n
 
     def reasons(self, split: str) -> str:
-        """The reasons for the dropped pairs of a split, with their counts."""
+        """Return the reasons for the dropped pairs of a split, with their counts."""
         counts = self.dropped.get(split, Counter()).most_common()
         return ", ".join(f"{reason} {n:,}" for reason, n in counts)
 
     def table(self) -> str:
-        """The report as lines for the terminal."""
+        """Return the report as lines for the terminal."""
         lines = [f"{'pairs':<11}{'read':>12}{'repaired':>12}{'kept':>12}  dropped"]
         for split in SPLITS:
             counts = [self.read[split], self.repaired[split], self.kept[split]]
@@ -77,7 +77,7 @@ class Report:
 
 
 def _converter(script: str, language: str) -> Callable[[str], str]:
-    """Conversion of Chinese text to `script`; other text stays as it is."""
+    """Return the conversion of Chinese text to `script`; identity for other text."""
     if script == "keep" or not is_chinese(language):
         return str
     try:
@@ -88,7 +88,7 @@ def _converter(script: str, language: str) -> Callable[[str], str]:
 
 
 class Cleaner:
-    """Repairs sentences, drops pairs, and counts both in `report`."""
+    """Repair and filtering of raw rows, counted in `report`."""
 
     def __init__(self, config: DataConfig) -> None:
         self._config, self.report = config, Report()
@@ -96,7 +96,7 @@ class Cleaner:
         self._convert_tgt = _converter(config.script, config.tgt)
 
     def clean(self, rows: Rows, split: str) -> Rows:
-        """Return the rows to keep; outside train with references, tgt first among them."""
+        """Return the rows to keep; outside train with references, tgt first."""
         kept = Rows([], [], None if split == "train" else [])
         self.report.read[split] += len(rows.src)
         for src, tgt, references in zip(rows.src, rows.tgt, rows.references or repeat([]), strict=False):
@@ -116,10 +116,10 @@ class Cleaner:
         return kept
 
     def _references(self, tgt: str, references: list[str]) -> list[str]:
-        """The target and the other references.
+        """Return the target and the other references.
 
-        In a corpus read backwards `references` belong to the other side. They do not contain the target then, and are
-        left out.
+        If src and tgt of a corpus are swapped, its references belong to the other side. They do not contain tgt then,
+        and are ignored.
         """
         texts = [_repair(text, self._convert_tgt) for text in references if len(text) <= MAX_CHARS]
         return list(dict.fromkeys([tgt, *filter(None, texts)])) if tgt in texts else [tgt]
@@ -141,14 +141,14 @@ def _repair(text: str, convert: Callable[[str], str]) -> str:
 
 
 def _wrong_script(text: str, language: str) -> bool:
-    """Whether Chinese has no Chinese character, or a language without them has one."""
+    """Whether Chinese text has no Han, or text of a WITHOUT_HAN language has some."""
     if is_chinese(language):
         return HAN.search(text) is None
     return primary(language) in WITHOUT_HAN and HAN.search(text) is not None
 
 
 def hashes(*sides: Sequence[bytes]) -> np.ndarray:
-    """(2, n) uint64 of n pairs: a hash per sentence, the same on every machine and in every run."""
+    """(2, n) uint64 of n pairs: a hash per sentence, the same on every machine."""
     digests = (b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in side) for side in sides)
     return np.stack([np.frombuffer(digest, np.uint64) for digest in digests])
 
@@ -156,13 +156,13 @@ def hashes(*sides: Sequence[bytes]) -> np.ndarray:
 def pair_hashes(sentences: np.ndarray) -> np.ndarray:
     """(n,) uint64, one hash per pair; those of (a, b) and (b, a) differ."""
     src, tgt = sentences
-    # The products wrap around.
+    # Integer overflow is intended.
     mixed = (src ^ (src >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15) + tgt
     return (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
 
 
 def leaks(sentences: np.ndarray, held_out: np.ndarray, *, sentence: bool) -> np.ndarray:
-    """(n,) bool, True for pairs of `held_out`, or with `sentence` for pairs that share a sentence with it."""
+    """(n,) bool, True for pairs in `held_out`, or with `sentence` for shared sides."""
     if sentence:
         return np.isin(sentences[0], held_out[0]) | np.isin(sentences[1], held_out[1])
     return np.isin(pair_hashes(sentences), pair_hashes(held_out))
@@ -178,10 +178,10 @@ def first_occurrences(values: np.ndarray) -> np.ndarray:
 def assign_splits(
     train: np.ndarray, given: np.ndarray, sizes: dict[str, int], leak: str, report: Report
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the indices of the pairs that stay in train, and of the splits of `sizes` taken from it.
+    """Return the indices of the pairs to keep in train, and those of new splits.
 
-    `train`, and `given`, the pairs that the corpora hold out, are hashes. Duplicates and leaks are counted in
-    `report`.
+    `train` and `given`, the held-out pairs of the corpora, are hashes. `sizes` are those of the new splits, taken
+    from train. Duplicates and leaks are counted in `report`.
     """
     keep = first_occurrences(pair_hashes(train))
     report.drop("train", DUPLICATE, int((~keep).sum()))
@@ -191,7 +191,7 @@ def assign_splits(
     splits: dict[str, np.ndarray] = {}
     held_out = given
     for split, size in sizes.items():
-        # A split taken from train shares no sentence with the others, whatever data.leak says.
+        # A split taken from train shares no sentence with the others, for every data.leak.
         candidates = np.flatnonzero(keep & ~leaks(train, held_out, sentence=True))
         if len(candidates) > 1:
             splits[split] = _hold_out(train, candidates, size)
@@ -205,10 +205,10 @@ def assign_splits(
 
 
 def _hold_out(train: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:
-    """Choose up to `size` of the `candidates` (indices), but no more than 2 % of them.
+    """Choose up to `size` of the `candidates` (indices), but at most 2 % of them.
 
-    The choice depends on the hashes alone, neither on the order of the corpus nor on a seed. Pairs whose sentences
-    appear nowhere else come first, since pairs that share a sentence with the split must leave the training data.
+    The choice depends on the hashes alone, not on the order of the corpus or a seed. Pairs of unique sentences come
+    first, because training pairs that share a sentence with the split are dropped.
     """
     among = train[:, candidates]
     counts = np.zeros(len(candidates), np.int64)

@@ -1,8 +1,8 @@
-"""Padded batches from rows of ids: right padding, and the one shift of the target.
+"""Padded batches from rows of ids: right padding, and the shift of the target.
 
-Teacher forcing feeds the decoder `<BOS> y1 .. yn` and trains it to predict `y1 .. yn <EOS>`. The shift happens
-only here: model, loss and search take `tgt_in` and `tgt_out` as they are. The source ends in <EOS> and has no
-<BOS>. Rectangles are filled without a Python loop, since every training batch is made here.
+Teacher forcing gives the decoder `<BOS> y1 .. yn` and trains it to predict `y1 .. yn <EOS>`. The shift happens
+only here: model, loss and search use `tgt_in` and `tgt_out` unchanged. The source ends in <EOS> and has no <BOS>.
+Every training batch is made here, so arrays are filled without a Python loop.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ Flat = tuple[np.ndarray, np.ndarray]
 
 @dataclass(kw_only=True)
 class Batch:
-    """B pairs with S source and T target positions; ids are int64, padding is on the right.
+    """B pairs with S source and T target positions; int64 ids, padded on the right.
 
-    `n_tokens`, `places` and `padding_share` are computed on the CPU, so that reading them never waits for a GPU.
+    `n_tokens`, `places` and `padding_share` are computed on the CPU, so that reading them needs no GPU synchronisation.
     """
 
     src: Tensor  # (B, S)  x1 .. xn <EOS>
@@ -36,7 +36,7 @@ class Batch:
     padding_share: float  # of all positions of both sides
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
-        """Move the tensors to `device`; a `non_blocking` copy to a GPU goes through pinned memory."""
+        """Move the tensors to `device`, through pinned memory if `non_blocking`."""
         pin = non_blocking and torch.device(device).type == "cuda"
         moved: dict[str, Any] = {}
         for field in fields(self):
@@ -50,12 +50,12 @@ class Batch:
 def collate(
     src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]], tags: np.ndarray | None = None
 ) -> Batch:
-    """Make a Batch of B sources and B targets, without special ids; `tags` are (B, n) ids before the sources."""
+    """Batch B rows of ids without special ids; `tags` (B, n) precede the sources."""
     return collate_flat(_flat(src_ids), _flat(tgt_ids), tags)
 
 
 def collate_flat(src_ids: Flat, tgt_ids: Flat, tags: np.ndarray | None = None) -> Batch:
-    """The same for rows that lie one after the other in one array."""
+    """Batch rows concatenated in one array per side."""
     (src, src_lengths), (tgt, tgt_lengths) = _pad(*src_ids), _pad(*tgt_ids)
     if tags is not None:
         src, src_lengths = np.hstack([tags, src]), src_lengths + tags.shape[1]
@@ -83,7 +83,7 @@ def _flat(rows: Sequence[Sequence[int]]) -> Flat:
 
 
 def _pad(ids: np.ndarray, lengths: np.ndarray) -> Flat:
-    """(B, longest + 1) ids padded on the right, with room for <EOS>; and their (B,) lengths."""
+    """Return ids (B, longest + 1) padded on the right, and the lengths (B,)."""
     is_id = np.arange(lengths.max() + 1) < lengths[:, None]
     padded = np.full(is_id.shape, PAD, np.int64)
     padded[is_id] = ids

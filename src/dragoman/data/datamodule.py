@@ -1,8 +1,7 @@
 """The data of a run as a LightningDataModule.
 
-Training has an endless stream of batches that resumes where it stopped, validation a finite list, a checkpoint the
-position in between. The content of batch number n depends on the seed and n alone: not on the batches before it,
-the number of workers, or interruptions.
+Training uses an endless stream of batches, validation a finite list; a checkpoint stores the position in the stream.
+Batch number n depends on the seed and n alone, not on earlier batches, the number of workers, or interruptions.
 """
 
 import zlib
@@ -25,12 +24,12 @@ from dragoman.data.text import Pair
 from dragoman.data.tokenizer import Tokenizer, check_config
 from dragoman.errors import UserError
 
-# An epoch, and the batch's indices among its pairs: all pairs forwards, then perhaps all backwards.
+# Epoch, and indices of the pairs of a batch: all pairs forwards, then all backwards if both are learnt.
 BatchIndex = tuple[int, np.ndarray]
 
 
 class BatchDataset(Dataset[Batch]):
-    """Batches of a prepared corpus, by BatchIndex; `tags` are (n_directions, 1 or 0) ids before the sources."""
+    """Batches by BatchIndex; `tags` (n_directions, 1 or 0) are ids before sources."""
 
     def __init__(self, prepared: Prepared, config: DataConfig, seed: int, tags: np.ndarray) -> None:
         self._alpha, self._max_length = config.tokenizer.sampling, config.max_length
@@ -43,7 +42,7 @@ class BatchDataset(Dataset[Batch]):
         self.pairs = np.repeat(np.arange(len(prepared.repeats)), prepared.repeats)
 
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lengths of source and target of each pair of an epoch, in each direction, special ids included."""
+        """Return lengths of sources and targets of an epoch, special ids included."""
         sides = self._ids.lengths().reshape(-1, 2)[self.pairs].T + 1
         n_directions, n_tags = self._tags.shape
         return np.concatenate(sides[:n_directions]) + n_tags, np.concatenate(sides[::-1][:n_directions])
@@ -59,10 +58,10 @@ class BatchDataset(Dataset[Batch]):
         return collate(self._samples(src, pairs, epoch), self._samples(tgt, pairs, epoch), tags)
 
     def _samples(self, rows: np.ndarray, pairs: np.ndarray, epoch: int) -> list[list[int]]:
-        """Random tokenisations, which depend on seed, epoch and pair alone.
+        """Return random tokenisations, which depend on seed, epoch and pair alone.
 
-        They are longer than the stored ids, by which batches are planned. One with more than max_length pieces is
-        replaced by the stored ids, since a position scheme may have a limit.
+        They may be longer than the stored ids, by which batches are planned. The stored ids replace one of more than
+        max_length pieces, since a position scheme may have a limit.
         """
         samples = []
         for row, pair in zip(rows.tolist(), pairs.tolist(), strict=True):
@@ -76,9 +75,9 @@ class BatchDataset(Dataset[Batch]):
 
 @dataclass
 class BatchStream:
-    """Batches epoch after epoch without end, from number `consumed()` on.
+    """Endless stream of batches, from number `consumed()` on.
 
-    It is no DataLoader and has no length: Lightning adds no sampler of its own to it.
+    This is not a DataLoader, so that Lightning does not replace its sampler.
     """
 
     dataset: BatchDataset
@@ -87,7 +86,7 @@ class BatchStream:
     workers: int
 
     def __iter__(self) -> Iterator[Batch]:
-        # An index is a whole batch. Without a generator of its own the loader would draw from that of dropout.
+        # An index is a whole batch. Without its own generator, the loader would change the one of dropout.
         sampler, generator = self._indices(), torch.Generator()
         loader = DataLoader(
             self.dataset, batch_size=None, sampler=sampler, num_workers=self.workers, generator=generator
@@ -104,10 +103,10 @@ class BatchStream:
 
 
 class TranslationData(LightningDataModule):
-    """The corpora of `config` as batches; `run_dir` receives the cleaning report and the record of the corpora.
+    """The corpora of `config` as batches.
 
-    `consumed` counts the batches that this rank has trained on. The training module raises it after each batch:
-    batches that workers fetched in advance are fetched again after an interruption.
+    `run_dir` receives the cleaning report and the record of the corpora. `consumed` counts the batches this rank has
+    trained on. The training module increases it after each batch, so prefetched batches are fetched again on resume.
     """
 
     src_tokenizer: Tokenizer
@@ -126,7 +125,7 @@ class TranslationData(LightningDataModule):
         self._plans: dict[tuple[int, int], BatchPlan] = {}
 
     def prepare(self) -> None:
-        """Read, clean, tokenise and encode the corpora, as far as the cache does not hold the results."""
+        """Read, clean, tokenise and encode the corpora, or use the cache."""
         if hasattr(self, "_dataset"):
             return
         prepared = prepare(self.config, self.run_dir)
@@ -147,44 +146,42 @@ class TranslationData(LightningDataModule):
 
     @property
     def plan(self) -> BatchPlan:
-        """The batch plan of this rank, which is known when a trainer is attached."""
+        """The batch plan of the rank of the attached trainer; else of a single rank."""
         place = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         if place not in self._plans:
-            self._plans[place] = BatchPlan(
-                *self._dataset.lengths(), self.config.max_tokens, self.seed, *place
-            )
+            self._plans[place] = BatchPlan(*self._dataset.lengths(), self.config.max_tokens, self.seed, *place)
         return self._plans[place]
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches of this rank in an epoch."""
+        """Batches per epoch of this rank."""
         return self.plan.batches_per_epoch
 
     @property
     def batch_shapes(self) -> list[list[int]]:
-        """Each batch of an epoch, longest first: rows, positions of src and of tgt, tokens of tgt."""
+        """Rows, src and tgt positions, and tgt tokens of each batch, longest first."""
         return self.plan.shapes.tolist()
 
     def train_dataloader(self) -> BatchStream:
-        """Batches without end, from number `consumed` on."""
+        """Return an endless stream of batches, from number `consumed` on."""
         return BatchStream(self._dataset, self.plan, lambda: self.consumed, self.config.workers)
 
     def val_dataloader(self) -> "ValidationBatches":
-        """All validation pairs, in every direction, on every rank.
+        """Return all validation pairs, in every direction, on every rank.
 
-        Pairs longer than data.max_length are left out: the model is trained on none, and its positions may have a
-        limit. They stay in `validation`, to be translated and scored.
+        Pairs longer than data.max_length are left out, since positions may have a limit. They stay in `validation`,
+        to be translated and scored.
         """
         src = self.src_tokenizer.encode_batch([pair.src for pair in self.validation])
         tgt = self.tgt_tokenizer.encode_batch([pair.tgt for pair in self.validation])
         pairs = [pair for pair in zip(src, tgt, strict=True) if max(map(len, pair)) <= self.config.max_length]
-        # The same in each direction, with its tag.
+        # All pairs in each direction, with its tag.
         directed = zip(self._tags.tolist(), [pairs, [(b, a) for a, b in pairs]], strict=False)
         tagged = [([*tag, *a], b) for tag, pairs in directed for a, b in pairs]
         return ValidationBatches(tagged, self.config.max_tokens)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of training, for a checkpoint."""
+        """Return the position of training, for a checkpoint."""
         return {"consumed": self.consumed, "fingerprint": self.fingerprint}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -192,14 +189,14 @@ class TranslationData(LightningDataModule):
         self.prepare()
         if state_dict["fingerprint"] != self.fingerprint:
             raise UserError(
-                f"{self.run_dir}: the data has changed since the checkpoint was written (fingerprint "
-                f"{state_dict['fingerprint'][:12]} then, {self.fingerprint[:12]} now). Start a run of another name"
+                f"{self.run_dir}: the data has changed since the checkpoint (fingerprint "
+                f"{state_dict['fingerprint'][:12]} then, {self.fingerprint[:12]} now). Start a run with another name="
             )
         self.consumed = state_dict["consumed"]
 
 
 class ValidationBatches:
-    """A finite list of batches of (source, target) ids, longest first, collated on request."""
+    """Batches of pairs of ids, longest first, collated on iteration."""
 
     def __init__(self, pairs: list[tuple[list[int], list[int]]], max_tokens: int) -> None:
         self._pairs = pairs

@@ -1,7 +1,7 @@
 """Datasets on the Hugging Face hub, and local folders laid out like them.
 
-The hub is probed first, so that training without a network starts within seconds instead of after a library's
-retries. In a folder only local files are read, whatever its README.md names, and no code of it is run.
+The hub is probed first, so that training without a network does not wait for the retries of a library. In a folder,
+only local files are read and no code is run.
 """
 
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import datasets
 
 T = TypeVar("T")
-# Seconds for an answer of any kind. The resolution of a name can take longer than the timeout of a socket.
+# Seconds to wait for the hub. Resolving a name can exceed the timeout of a socket, hence the thread.
 PATIENCE = 6.0
 
 
@@ -33,23 +33,25 @@ def is_hub_name(path: str) -> bool:
 
 
 def load(path: str, name: str | None = None) -> "dict[str, datasets.Dataset]":
-    """Return the splits of a dataset: from the hub, or from its cache where the hub cannot be reached."""
+    """Return the splits of a dataset, from the hub, or from its cache when offline."""
     reason = unreachable(path)
-    import datasets  # takes seconds
+    # Slow to import.
+    import datasets
 
     datasets.config.HF_HUB_OFFLINE = reason is not None
     try:
         splits = datasets.load_dataset(path, name)
-    except Exception as error:  # the library raises a dozen kinds
+    # The library raises many kinds.
+    except Exception as error:
         label = f"{path} ({name})" if name else path
         if reason:
             raise UserError(f"{label}: the hub {_endpoint()} cannot be reached: {reason}") from error
         raise UserError(f"{label}: cannot be loaded from the hub ({str(error)[:500]})") from error
-    return _known(path, splits)
+    return _standard_splits(path, splits)
 
 
 def unreachable(path: str) -> str | None:
-    """Why the hub cannot be reached for dataset `path`; None if it answers. Takes at most PATIENCE seconds."""
+    """Return why the hub is unreachable for a dataset, or None; at most PATIENCE s."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return "HF_HUB_OFFLINE is set"
     answers: list[str | None] = []
@@ -59,10 +61,11 @@ def unreachable(path: str) -> str | None:
             urllib.request.urlopen(f"{_endpoint()}/api/datasets/{path}", timeout=PATIENCE - 1).close()
             answers.append(None)
         except urllib.error.HTTPError as error:
-            # The hub answers; `load` finds out whether there is such a dataset.
+            # A client error is an answer; `load` checks whether the dataset exists.
             answers.append(None if error.code < 500 else f"it answers with error {error.code}")
         except (OSError, ValueError) as error:
-            answers.append(str(getattr(error, "reason", error)) or type(error).__name__)
+            reason = getattr(error, "reason", error)
+            answers.append(getattr(reason, "strerror", None) or str(reason) or type(error).__name__)
 
     thread = threading.Thread(target=probe, daemon=True)
     thread.start()
@@ -74,8 +77,8 @@ def _endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
-def _known(where: object, splits: Mapping[str, T]) -> dict[str, T]:
-    """The splits under their usual names; others are left out."""
+def _standard_splits(where: object, splits: Mapping[str, T]) -> dict[str, T]:
+    """Return the splits by their standard names, without others."""
     named = {ALIASES.get(split, split): content for split, content in splits.items()}
     if not named.keys() & set(SPLITS):
         raise UserError(f"{where}: no split {', '.join(SPLITS)} (found {', '.join(named)})")
@@ -83,10 +86,10 @@ def _known(where: object, splits: Mapping[str, T]) -> dict[str, T]:
 
 
 def folder_splits(folder: Path, name: str | None, readable: Callable[[Path], bool]) -> dict[str, list[Path]]:
-    """Return the `readable` files of each split of a folder, as `datasets` finds them.
+    """Return the `readable` files of each split of a folder, by rules of `datasets`.
 
-    Splits follow the `configs` of its README.md, of which `name` selects one; else the names of folders, else those
-    of files. Where no name says a split, all files are training data.
+    The splits follow config `name` of README.md, else the names of folders, else those of files. If no name contains
+    a split, all files are training data.
     """
     from datasets.data_files import DataFilesDict, get_data_patterns, sanitize_patterns
 
@@ -97,7 +100,7 @@ def folder_splits(folder: Path, name: str | None, readable: Callable[[Path], boo
     try:
         patterns = sanitize_patterns(data_files) if data_files else get_data_patterns(base)
         for pattern in [data_dir, *chain.from_iterable(patterns.values())]:
-            # Addresses and archives have a colon.
+            # URLs and archives contain a colon.
             if pattern.startswith("/") or ":" in pattern or ".." in Path(pattern).parts:
                 raise ValueError(f"'{pattern}' is not a file of this folder")
         resolved = DataFilesDict.from_patterns(patterns, base)
@@ -109,14 +112,14 @@ def folder_splits(folder: Path, name: str | None, readable: Callable[[Path], boo
             if readable(path):
                 splits.setdefault(split, []).append(path)
             elif data_files:
-                raise UserError(f"{where}: '{path.name}' is not a corpus file that Dragoman reads")
+                raise UserError(f"{where}: '{path.name}' is not a corpus file. Convert or remove it")
     if not splits:
-        raise UserError(f"{where}: no corpus file that Dragoman reads")
-    return _known(where, splits)
+        raise UserError(f"{where}: no corpus file. Add .tsv, .jsonl or .parquet files")
+    return _standard_splits(where, splits)
 
 
 def _config(readme: Path, name: str | None) -> dict[str, Any]:
-    """The config `name` of a README.md, or its default one; empty where it has none."""
+    """Return the config `name` of a README.md, or its default; empty without configs."""
     from datasets.utils.metadata import MetadataConfigs
     from huggingface_hub import DatasetCard
 

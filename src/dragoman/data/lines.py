@@ -1,7 +1,7 @@
 """Lines of text files, plain or gzip, and the check of two aligned files.
 
-Lines end at the byte "\\n" alone: U+2028 or a lone carriage return inside a sentence is text, and a split there
-would misalign two files. Bytes that are not UTF-8 become lone surrogates, which cleaning repairs.
+Lines end at the byte "\\n" alone. U+2028 and a lone carriage return are text; splitting there would misalign two
+files. Bytes that are not UTF-8 become lone surrogates, which cleaning repairs.
 """
 
 import codecs
@@ -14,7 +14,7 @@ from pathlib import Path
 from dragoman.errors import UserError
 
 _DAMAGED = re.compile("[\ud800-\udfff]")
-# From so many damaged lines on, the encoding of a file can be judged.
+# Minimum number of damaged lines to judge the encoding of a file.
 _FEW = 10
 
 
@@ -29,9 +29,7 @@ def lines(path: Path) -> Iterator[str]:
                 text = line.removesuffix(b"\n").decode(errors="surrogateescape")
                 damaged += _DAMAGED.search(text) is not None
                 if _FEW <= damaged > number / 2:
-                    raise UserError(
-                        f"{path}: most lines are not UTF-8. Convert it: iconv -f GB18030 -t UTF-8"
-                    )
+                    raise UserError(f"{path}: most lines are not UTF-8. Convert it: iconv -f GB18030 -t UTF-8")
                 yield text
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error
@@ -42,6 +40,6 @@ def check_aligned(src: Path, tgt: Path) -> None:
     n_src, n_tgt = (sum(1 for _ in lines(path)) for path in (src, tgt))
     if n_src != n_tgt:
         raise UserError(
-            f"{src} has {n_src} lines and {tgt} has {n_tgt}: they are not aligned. Find the place: "
+            f"{src} has {n_src} lines and {tgt} has {n_tgt}: not aligned. Find the place: "
             f"python scripts/doctor.py --src-path {src} --tgt-path {tgt}"
         )

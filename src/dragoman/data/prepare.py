@@ -1,10 +1,10 @@
-"""Preparation of a corpus before the first batch: find, clean, split, encode, store.
+"""Preparation of corpora before training: find, clean, split, encode, store.
 
-The result of each step is a folder of the cache, named by a hash of all it depends on: texts-* (clean sentences),
-tokenizer-*, ids-*. A second run of the same data finds the folders and starts at once; no folder becomes invalid.
+The result of each step is a folder of the cache, named by a hash of its inputs: texts-* (clean sentences),
+tokenizer-*, ids-*. A second run on the same data reuses the folders.
 
-A run records its corpora in data.json. A run begun without an optional corpus resumes without it, even when the hub
-is reachable again; a run begun with it fails if the corpus is gone.
+A run records its corpora in data.json. A run begun without an optional corpus resumes without it, even if the corpus
+becomes available; a run begun with it fails if the corpus is missing.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ from dragoman.data.texts import write_texts
 from dragoman.data.tokenizer import Tokenizer, check_config
 from dragoman.errors import UserError
 
-# Version of the cache; raised when the code that fills its folders changes.
+# Version of the cache; increase it with every change of the code that fills its folders.
 FORMAT = 4
-# Sentences encoded at a time.
+# Pairs per chunk of encoding.
 _CHUNK = 20_000
-# The most pairs that a tokenizer is trained on. Their seed is not the run's: runs share vocabularies.
+# Maximum pairs for training a tokenizer. The seed is independent of the run, so runs share vocabularies.
 _SAMPLE, _SAMPLE_SEED = 250_000, 1
-# Pieces added to the shorter side before the ratio: a word can be translated by a short sentence.
+# Pieces added to the shorter side before the ratio, since a word may translate to a short sentence.
 GRACE = 2
 
 
@@ -53,16 +53,16 @@ class Prepared:
     notes: list[str]
 
     def train_ids(self) -> Ragged:
-        """The ids of the training pairs: row 2i is the source of pair i, row 2i + 1 its target."""
+        """Return the training ids: row 2i is the source of pair i, row 2i + 1 its target."""
         return Ragged(self.ids / "train", _id_type(self.src_tokenizer, self.tgt_tokenizer))
 
     def pairs(self, split: str) -> list[Pair]:
-        """The validation or test pairs; empty where there are none."""
+        """Return the validation or test pairs, if any."""
         rows = json.loads((self.texts / f"{split}.json").read_bytes())
         return [Pair(src, tgt, tuple(references), corpus) for src, tgt, references, corpus in rows]
 
     def fingerprint(self) -> str:
-        """sha256 of all that training depends on; equal wherever the data was prepared."""
+        """Return the sha256 of the training data, independent of its location."""
         parts = [self.src_tokenizer.path, self.tgt_tokenizer.path, self.texts / "validation.json"]
         parts += [self.ids / "train.values", self.ids / "train.offsets.npy"]
         digests = "".join(map(files.sha256, parts)).encode()
@@ -70,15 +70,13 @@ class Prepared:
 
 
 def prepare(config: DataConfig, run_dir: Path) -> Prepared:
-    """Prepare the corpora, or find them in the cache; write cleaning.json and data.json into `run_dir`.
+    """Prepare the corpora, or find them in the cache.
 
-    Several processes may call it at once: one works, the others wait and find its results.
+    Writes cleaning.json and data.json into `run_dir`. If several processes call it, one works and the others wait.
     """
     check_config(config.tokenizer)
     if not config.corpora:
-        raise UserError(
-            "data.corpora: empty. Name at least one corpus, e.g. data.corpora=[{path: my/folder}]"
-        )
+        raise UserError("data.corpora: empty. Name at least one corpus, e.g. data.corpora=[{path: my/folder}]")
     run_dir.mkdir(parents=True, exist_ok=True)
     with FileLock(run_dir / ".data.lock"):
         corpora, notes = _find_all(config, run_dir / "data.json")
@@ -93,7 +91,7 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
 
 
 def _print(message: str) -> None:
-    """Print in the first process of a machine alone."""
+    """Print in the first process of a machine only."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(message, flush=True)
 
@@ -103,7 +101,7 @@ def _write_json(path: Path, content: object) -> None:
 
 
 def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]]:
-    """Find the corpora, as the run's `record` has them; the notes name those that are left out."""
+    """Return the corpora, as in the run's `record`, and notes on missing ones."""
     used: dict[str, bool] = json.loads(record.read_bytes()) if record.exists() else {}
     corpora, notes = [], []
     for corpus in config.corpora:
@@ -115,10 +113,10 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
             corpora.append(find(corpus, config.src, config.tgt, config.root))
             used[name] = True
         except NotFoundError as error:
-            # A run begun with it would continue on other data.
+            # A run begun with it would resume on other data.
             if not corpus.optional or used.get(name):
                 raise
-            notes.append(f"{error}. This run trains without {corpus.label}, which is optional.")
+            notes.append(f"{error}. This run trains without it: it is optional.")
             used[name] = False
     for note in notes:
         _print(note)
@@ -129,7 +127,7 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
 
 
 def _folder(config: DataConfig, step: str, depends_on: list[Any], fill: Callable[[Path], None]) -> Path:
-    """Return the folder of a step's result, filled by `fill` where the cache does not hold it."""
+    """Return the cache folder of a step's result; fill it by `fill` if missing."""
     digest = hashlib.sha256(json.dumps([FORMAT, *depends_on]).encode()).hexdigest()[:16]
     folder = Path(config.cache) / f"{step}-{digest}"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +138,7 @@ def _folder(config: DataConfig, step: str, depends_on: list[Any], fill: Callable
 
 
 def _texts(config: DataConfig, corpora: list[Corpus]) -> Path:
-    """The folder of the clean texts: all training pairs with the rows to keep, and the held-out pairs."""
+    """Return the folder of the clean texts."""
     labels, parts, keys = zip(*((c.config.label, c.config.part, c.key) for c in corpora), strict=True)
     options = [config.src, config.tgt, config.script, config.leak, config.drop_copies]
     sizes = [config.validation_size, config.test_size]
@@ -153,9 +151,9 @@ def _texts(config: DataConfig, corpora: list[Corpus]) -> Path:
 
 
 def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target; a joint one is returned twice."""
+    """Return the tokenizers of source and target; a joint one twice."""
     options = asdict(config.tokenizer)
-    # Sampling is a use of the vocabulary, not a part of it.
+    # Sampling does not change the vocabulary.
     del options["sampling"]
     directions = config.every_direction
     tags = [direction.tgt for direction in directions] if len(directions) > 1 else []
@@ -170,9 +168,7 @@ def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
             path, codes = folder / f"{name}.model", [languages[side] for side in sides]
             tokenizer = Tokenizer.train(_sample(texts, sides), config.tokenizer, path, codes, tags)
             if len(tokenizer) < size:
-                _print(
-                    f"The {name} vocabulary has {len(tokenizer):,} pieces: the corpus is too small for more"
-                )
+                _print(f"The {name} vocabulary has {len(tokenizer):,} pieces: the corpus is too small for more")
 
     folder = _folder(config, "tokenizer", [texts.name, options, languages, tags], fill)
     loaded = [Tokenizer.load(folder / f"{name}.model") for name in models]
@@ -180,7 +176,7 @@ def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _sample(texts: Path, sides: list[str]) -> Iterator[str]:
-    """Training sentences for a tokenizer, of the same pairs on each side."""
+    """Yield training sentences for a tokenizer, of the same pairs on each side."""
     rows = np.load(texts / "rows.npy", mmap_mode="r")
     if len(rows) > _SAMPLE:
         rows = np.sort(np.random.default_rng(_SAMPLE_SEED).choice(rows, _SAMPLE, replace=False))
@@ -190,12 +186,12 @@ def _sample(texts: Path, sides: list[str]) -> Iterator[str]:
 
 
 def _id_type(*tokenizers: Tokenizer) -> str:
-    """The narrowest type that holds every id."""
+    """Return the narrowest type that holds every id."""
     return "uint16" if max(map(len, tokenizers)) <= 2**16 else "int32"
 
 
 def _ids(config: DataConfig, texts: Path, *tokenizers: Tokenizer) -> Path:
-    """The folder of the encoded training pairs, without those that are too long or unequal in pieces."""
+    """Return the folder of the encoded training pairs, filtered by length and ratio."""
 
     def fill(folder: Path) -> None:
         rows, kept, report = np.load(texts / "rows.npy"), [], Report.read_from(texts / "report.json")
@@ -228,7 +224,7 @@ def _encode(tokenizer: Tokenizer, texts: Texts, rows: np.ndarray) -> list[list[i
 
 
 def _fitting(src: list[list[int]], tgt: list[list[int]], config: DataConfig, report: Report) -> np.ndarray:
-    """(n,) bool, True for pairs within data.max_length and data.max_ratio; counts the others."""
+    """(n,) bool, True for pairs within max_length and max_ratio; report the others."""
     lengths = np.array([list(map(len, side)) for side in (src, tgt)])
     longer, shorter = lengths.max(axis=0), lengths.min(axis=0)
     too_long = longer > config.max_length

@@ -1,7 +1,7 @@
-"""Corpus files to raw rows, and corpora by their configuration.
+"""Readers of corpus files, and corpora by their configuration.
 
-READERS holds one function per suffix; each takes the path and the columns and yields Rows. A new format is one
-function and one entry, and is then found as a file, packed with gzip, and in folders.
+READERS holds one function per suffix; each takes a path and columns and yields Rows. A new format needs one function
+and one entry; plain files, gzip files and folders then work.
 """
 
 import glob
@@ -27,7 +27,7 @@ from dragoman.data.text import MAX_CHARS
 from dragoman.errors import UserError, suggest
 from dragoman.files import shipped
 
-# Rows handled at a time.
+# Rows per chunk.
 CHUNK = 10_000
 ROOT_VARIABLE = "DRAGOMAN_DATA"
 # Rows of the generated corpus `copy`.
@@ -35,7 +35,7 @@ _N_COPIES = 20_000
 
 
 class Rows(NamedTuple):
-    """Raw sentences of both sides; `references` has one list per row, or is None."""
+    """Raw sentences of both sides; `references`: one list per row, or None."""
 
     src: list[str]
     tgt: list[str]
@@ -49,10 +49,10 @@ class Columns:
     src: str
     tgt: str
     where: str
-    configured: bool = False  # by name; a TSV file must then have a header
+    configured: bool = False  # named by the user; a TSV file must then have a header
 
     def missing(self, names: list[str]) -> UserError:
-        """The error for a table that has only the columns `names`."""
+        """Return the error for a table that has only the columns `names`."""
         name = self.tgt if self.src in names else self.src
         return UserError(
             f"{self.where}: no column '{name}'{suggest(name, names)} (found {', '.join(names)}). "
@@ -62,23 +62,23 @@ class Columns:
 
 def _chunks(rows: Iterator[tuple[str, str]]) -> Iterator[Rows]:
     while chunk := list(islice(rows, CHUNK)):
-        # One character too many is kept, by which cleaning recognises a text that is too long.
+        # One extra character, so that cleaning recognises a text that is too long.
         src, tgt = ([text[: MAX_CHARS + 1] for text in side] for side in zip(*chunk, strict=True))
         yield Rows(src, tgt)
 
 
 def read_aligned(src: Path, tgt: Path, *, check: bool = True) -> Iterator[Rows]:
-    """Two text files: line i of one translates line i of the other. With `check`, unequal counts are an error."""
+    """Read two aligned text files; `check` raises UserError for unequal line counts."""
     if check:
         check_aligned(src, tgt)
     yield from _chunks(zip(lines(src), lines(tgt), strict=False))
 
 
 def read_tsv(path: Path, columns: Columns) -> Iterator[Rows]:
-    """Tab-separated values without quoting, whose first row may be a header.
+    """Read tab-separated values without quoting, with or without a header.
 
-    It is one if it names both columns. Otherwise, unless the configuration names the columns, the first two columns
-    are the sides. A missing cell is an empty text.
+    A first row that names both columns is a header. Without one, the first two columns are the sides, unless the
+    configuration names columns. A missing cell is an empty text.
     """
     table: Iterator[list[str]] = (line.split("\t") for line in lines(path))
     first = next(table, None)
@@ -96,19 +96,19 @@ def read_tsv(path: Path, columns: Columns) -> Iterator[Rows]:
 
 
 def read_arrow(path: Path, columns: Columns) -> Iterator[Rows]:
-    """A JSONL or parquet file, by `datasets`.
+    """Read a JSONL or parquet file, by `datasets`.
 
-    In JSONL each line is an object: flat keys or a `translation` object, and perhaps a list `references`. Its keys
-    are those of the first 10 MB.
+    A line of JSONL is an object with flat keys or a `translation` object, and optionally a list `references`. Keys
+    must appear in the first 10 MB.
     """
-    import datasets  # takes seconds
+    # Slow to import.
+    import datasets
 
-    # The errors below say what is wrong.
     datasets.utils.logging.set_verbosity(logging.CRITICAL)
     library = datasets.IterableDataset
     load = library.from_json if suffix_of(path) == ".jsonl" else library.from_parquet
     try:
-        # The name of a file is a pattern to the library.
+        # The library expands patterns in names.
         for table in load(glob.escape(str(path))).with_format("arrow").iter(CHUNK):
             yield arrow_rows(table, columns)
     except StopIteration:
@@ -121,7 +121,7 @@ def read_arrow(path: Path, columns: Columns) -> Iterator[Rows]:
 
 
 def arrow_rows(table: pa.Table, columns: Columns) -> Rows:
-    """Rows of an Arrow table: flat columns, or the fields of a `translation` column."""
+    """Return an Arrow table of flat columns, or of a `translation` column, as rows."""
     flat = table.flatten() if "translation" in table.column_names else table
     flat = flat.rename_columns([name.removeprefix("translation.") for name in flat.column_names])
     if {columns.src, columns.tgt} - {*flat.column_names}:
@@ -133,9 +133,7 @@ def arrow_rows(table: pa.Table, columns: Columns) -> Rows:
             raise UserError(f"{columns.where}: column '{name}' is not text (found {column.type})")
         return column.to_pylist()
 
-    src, tgt = (
-        [(text or "")[: MAX_CHARS + 1] for text in texts(name)] for name in (columns.src, columns.tgt)
-    )
+    src, tgt = ([(text or "")[: MAX_CHARS + 1] for text in texts(name)] for name in (columns.src, columns.tgt))
     if "references" not in flat.column_names:
         return Rows(src, tgt)
     references = texts("references", r"null|(large_)?list<\w+: ((large_)?string|null)>")
@@ -143,7 +141,7 @@ def arrow_rows(table: pa.Table, columns: Columns) -> Rows:
 
 
 def _copies() -> Iterator[tuple[str, str]]:
-    """The copy task: 3 to 15 random letters, the same in every run."""
+    """Yield the copy task: 3 to 15 random letters, the same in every run."""
     rng = random.Random("copy")
     for _ in range(_N_COPIES):
         text = " ".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 15)))
@@ -155,13 +153,13 @@ READERS: dict[str, Reader] = {".tsv": read_tsv, ".jsonl": read_arrow, ".parquet"
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix of a file that decides its reader; .gz is not counted."""
+    """Return the suffix that selects the reader of a file, .gz ignored."""
     return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus whose files exist. Equal keys mean equal content; `open` returns each split's rows, to be read once."""
+    """An existing corpus; equal keys mean equal content. `open` returns rows by split."""
 
     config: CorpusConfig
     key: str
@@ -169,24 +167,20 @@ class Corpus:
 
 
 class NotFoundError(UserError):
-    """A corpus that does not exist or cannot be reached; an optional one may be."""
+    """Error for a corpus that does not exist or cannot be reached."""
 
 
-def find(
-    config: CorpusConfig, src: str, tgt: str, root: str | None = None, *, check_lines: bool = True
-) -> Corpus:
-    """Find a corpus of the languages `src` and `tgt`. Raises NotFoundError with the places searched.
+def find(config: CorpusConfig, src: str, tgt: str, root: str | None = None, *, check_lines: bool = True) -> Corpus:
+    """Return the corpus of a configuration, or raise NotFoundError.
 
-    Without `check_lines`, the surplus lines of one of two aligned files are left out.
+    Without `check_lines`, extra lines of one of two aligned files are dropped.
     """
     configured = bool(config.src_column or config.tgt_column)
     columns = Columns(config.src_column or src, config.tgt_column or tgt, config.label, configured)
     path, split = config.path or "", config.split
     if config.src_path and config.tgt_path:
         pair = locate(config.src_path, root), locate(config.tgt_path, root)
-        return Corpus(
-            config, _key({split: pair}, columns), lambda: {split: read_aligned(*pair, check=check_lines)}
-        )
+        return Corpus(config, _key({split: pair}, columns), lambda: {split: read_aligned(*pair, check=check_lines)})
     if path == "copy":
         return Corpus(config, f"copy {_N_COPIES}", lambda: {"train": _chunks(_copies())})
     try:
@@ -214,7 +208,7 @@ def _read(files: list[Path], columns: Columns) -> Iterator[Rows]:
 
 
 def locate(path: str, root: str | None = None) -> Path:
-    """Return an existing path: as given, below `root` or $DRAGOMAN_DATA, or shipped with the program."""
+    """Return an existing path: `path`, below `root` or $DRAGOMAN_DATA, or shipped."""
     root = root or os.environ.get(ROOT_VARIABLE)
     places = [Path(path).expanduser()]
     places += [Path(root).expanduser() / path] if root else []
@@ -229,7 +223,7 @@ def locate(path: str, root: str | None = None) -> Path:
 
 
 def _key(splits: Mapping[str, Iterable[Path]], columns: Columns) -> str:
-    """Identify the files of each split by place, size and time of change."""
+    """Return a key of the files of each split: path, size and modification time."""
 
     def identify(file: Path) -> list[Any]:
         return [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
@@ -242,7 +236,7 @@ def _on_hub(config: CorpusConfig, columns: Columns, missing: UserError) -> Corpu
     try:
         splits = hub.load(config.path or "", config.name)
     except UserError as error:
-        raise NotFoundError(f"{error} ({missing})") from error
+        raise NotFoundError(str(error) if config.optional else f"{error} ({missing})") from error
 
     def rows_of(split: Any) -> Iterator[Rows]:
         return (arrow_rows(table, columns) for table in split.with_format("arrow").iter(CHUNK))

@@ -1,42 +1,40 @@
-"""Sentence splitter for long texts, by rules, for Chinese and English.
+"""Rule-based sentence splitter for Chinese and English.
 
-A model trained on single sentences translates the first sentence of a paragraph and drops the rest, so the
-translator passes it one sentence at a time. The parts, joined in order, are exactly the text. Where the rules
-are unsure they do not split: two sentences in one part cost less than half a sentence in two. One scan from left
-to right with bounded context on either side, so the time is linear in the length of the text.
+A model trained on single sentences translates only the first sentence of a paragraph, so the translator splits long
+texts. The concatenated parts are exactly the text. Uncertain boundaries are not split: two sentences in one part
+harm less than half a sentence in two. One scan with bounded context takes time linear in the length of the text.
 """
 
 import re
 import unicodedata
 
-# A sentence without outer white space, and the white space that follows it.
+# A sentence without outer white space, and the white space after it.
 Part = tuple[str, str]
 
 _LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-# Marks, what closes after them, and white space; or line breaks. Possessive quantifiers: no backtracking.
+# Marks, closing characters and white space; or line breaks. Possessive quantifiers prevent backtracking.
 _BOUNDARY = re.compile(
     r"(?P<marks>[。｡！？；．….!?]++)(?P<closers>[”’」』）】》〉］｝\"')\]}»]*+)(?P<space>\s*+)"
     f"|[{_LINE_BREAKS}]++\\s*+"
 )
 _BREAK = re.compile(f"[{_LINE_BREAKS}]")
-# These end a sentence whatever follows.
+# These always end a sentence.
 _FULL = re.compile("[。｡！？；]")
 # After one of these, without a space, the sentence continues.
 _CONTINUES = re.compile("[，、,：:；;—–)）\\]】》〉-]")
-# The mark belongs to a title or a remark: 《你好！》这本书, 他（真的！）来了
+# The mark belongs to a title or an aside: 《你好！》这本书, 他（真的！）来了
 _ASIDE = re.compile("[》〉）)\\]】]")
 _LAST_WORD = re.compile(r"[^\s(\[{\"'“‘《「]*\Z")
 # U.S, e.g, a.m: the last dot is the mark in question.
 _INITIALS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")
-# Where a long sentence may be split, best first.
+# Split points of a long sentence, best first.
 _CLAUSE_END, _SPACE = re.compile(r"[，、；：—]\s*+|[,;:]\s++"), re.compile(r"\s++")
 # Characters of context: longer than any abbreviation.
 _CONTEXT = 24
 
 # Words whose dot never ends a sentence, even before a capital: a name follows.
 _BEFORE_NAMES = re.compile(
-    "mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|fr|messrs|mme|mlle"
-    "|vs|cf|viz|ca",
+    "mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|fr|messrs|mme|mlle|vs|cf|viz|ca",
     re.IGNORECASE,
 )
 # Words whose dot does not end a sentence when a number follows: No. 5, Fig. 3, Dec. 24.
@@ -49,10 +47,10 @@ _MAY_END = frozenset(("a.m", "p.m"))
 
 
 def split(text: str, max_chars: int | None = None) -> list[Part]:
-    """Return the sentences of a text, each with the white space after it; joined they are the text.
+    """Return the sentences of a text, each with the white space after it.
 
-    Line breaks always end a sentence. Leading white space belongs to a first, empty sentence. With `max_chars`,
-    longer sentences are split further: after a comma, else between words, else anywhere.
+    Line breaks always end a sentence. Leading white space follows a first, empty sentence. With `max_chars`, longer
+    sentences are split further: after a comma, else between words, else anywhere.
     """
     parts, start = [], len(text) - len(text.lstrip())
     if start:
@@ -86,39 +84,39 @@ def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
 
 
 def _continues_lowercase(text: str, end: int, closers: str) -> bool:
-    """Whether a lower-case letter follows; after other closers than quotes ("Wait!" he said) it does not count."""
+    """Whether a lower-case letter follows, also after quotes: "Wait!" he said."""
     return (not closers or closers[-1] in "\"'”’") and _next_visible(text, end).islower()
 
 
 def _next_visible(text: str, position: int) -> str:
-    """The next character nearby that is neither white space nor an opening quote or bracket."""
+    """Return the next character except white space, opening quotes and brackets."""
     return text[position : position + _CONTEXT].lstrip().lstrip("\"'“‘([{「『《")[:1]
 
 
 def _is_abbreviation(text: str, start: int, dot: int) -> bool:
-    """Whether the dot at `dot`, followed by a space and a capital, only shortens the word before it."""
+    """Whether the dot at `dot`, before a space and a capital, marks an abbreviation."""
     match = _LAST_WORD.search(text[max(start, dot - _CONTEXT) : dot])
     word = match.group() if match else ""
-    # "1. Open the window": the number of a list.
+    # The number of a list: "1. Open the window".
     if dot - start == len(word) and (word.isdigit() or len(word) == 1):
         return True
     if _BEFORE_NAMES.fullmatch(word):
         return True
     if _BEFORE_NUMBERS.fullmatch(word) and _next_visible(text, dot + 1).isdigit():
         return True
-    # J. Smith
+    # Initials: J. Smith
     if len(word) == 1:
         return word.isupper() and word != "I"
     return _INITIALS.fullmatch(word) is not None and word.lower() not in _MAY_END
 
 
 def _is_cjk(character: str) -> bool:
-    """Whether it is a letter of a script without a space after a mark (a full-width digit is none)."""
+    """Whether it is a letter of a script without spaces; full-width digits are not."""
     return character >= "\u2e80" and character.isalpha()
 
 
 def _shorten(text: str, max_chars: int | None) -> list[Part]:
-    """Split a sentence, with the white space after it, into parts of at most `max_chars` characters."""
+    """Split a sentence, with the white space after it, into parts of `max_chars`."""
     parts, sentence = [], text.rstrip()
     while max_chars and len(sentence) > max_chars:
         part = text[: _best_end(sentence, max_chars)].rstrip()
@@ -129,7 +127,7 @@ def _shorten(text: str, max_chars: int | None) -> list[Part]:
 
 
 def _best_end(sentence: str, limit: int) -> int:
-    """The last good place in the second half of the first `limit` characters."""
+    """Return the last split point in the second half of the first `limit` characters."""
     middle = (limit + 1) // 2
     for pattern, stop in ((_CLAUSE_END, limit), (_SPACE, limit + 1)):
         if matches := list(pattern.finditer(sentence, middle, stop)):

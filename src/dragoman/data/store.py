@@ -1,7 +1,7 @@
-"""Rows of unequal length on disk, memory-mapped: ids and sentences alike.
+"""Memory-mapped rows of unequal length: ids and sentences.
 
 One flat file holds the values, another n + 1 offsets; row i is `values[offsets[i] : offsets[i + 1]]`. Sentences
-are rows of UTF-8 bytes. Only the rows in use are read: a corpus costs disk, not memory.
+are rows of UTF-8 bytes. A corpus takes disk space, not memory.
 """
 
 from pathlib import Path
@@ -14,12 +14,10 @@ class Ragged:
 
     def __init__(self, stem: Path, dtype: str) -> None:
         self.stem, self.dtype = stem, dtype
-        # Plain arrays over the mapped files: slices of np.memmap are objects of that class, and slow.
+        # Plain arrays over the mapped files, because slicing np.memmap is slow.
         self.offsets = np.asarray(np.load(f"{stem}.offsets.npy", mmap_mode="r"))  # (n + 1,) int64
         # mmap fails on an empty file.
-        self.values = (
-            np.asarray(np.memmap(f"{stem}.values", dtype, "r")) if self.offsets[-1] else np.empty(0, dtype)
-        )
+        self.values = np.asarray(np.memmap(f"{stem}.values", dtype, "r")) if self.offsets[-1] else np.empty(0, dtype)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -28,7 +26,7 @@ class Ragged:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return several rows, one after the other in one array, and their lengths."""
+        """Return several rows, concatenated in one array, and their lengths."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         shifts = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
@@ -51,7 +49,7 @@ class RaggedWriter:
         self._values = open(f"{stem}.values", "wb")  # noqa: SIM115 (closed in __exit__)
 
     def append(self, values: bytes | memoryview, lengths: list[int]) -> None:
-        """Append rows, one after the other in `values`, of these `lengths`."""
+        """Append rows of these `lengths`, concatenated in `values`."""
         self._values.write(values)
         self._lengths.append(np.array(lengths, np.int64))
 

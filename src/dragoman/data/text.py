@@ -1,7 +1,6 @@
 """Sentence pairs, and the text cleaning that training and translation share.
 
-`clean_text` is the only normalisation in the program: training data and sentences to translate go through it,
-so that both see identically normalised text.
+`clean_text` is the only normalisation, so training and translation see identically normalised text.
 """
 
 import re
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 SPLITS = ("train", "validation", "test")
 ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
-# A longer line is a fault of its file. Readers cut it one character above this, and cleaning drops it.
+# Limit of a sentence. Readers truncate one character above it, and cleaning drops the pair.
 MAX_CHARS = 10_000
 
 # Name of a defect -> its characters, as the inside of a regular expression's [...]. Lone surrogates cannot be
@@ -39,14 +38,14 @@ class Pair(NamedTuple):
     corpus: str = ""
 
     def swapped(self) -> "Pair":
-        """The pair in the other direction. `references` translate src, so the swapped pair has none."""
+        """Return the pair in the other direction, without `references`."""
         return Pair(self.tgt, self.src, corpus=self.corpus)
 
 
 def clean_text(text: str) -> str:
-    """Remove invisible and control characters, normalise to NFC, and join white space to single spaces.
+    """Remove control and invisible characters, normalise to NFC, collapse white space.
 
-    Idempotent. Words, punctuation and full-width forms stay as they are.
+    Idempotent. Words, punctuation and full-width forms are unchanged.
     """
     if _ANY_DEFECT.search(text):
         for pattern, replacement in _PATTERNS.items():

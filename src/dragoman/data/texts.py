@@ -1,4 +1,4 @@
-"""First half of the preparation: raw rows to clean sentences of three splits on disk.
+"""First half of preparation: raw rows to clean sentences of three splits on disk.
 
 The folder receives train.src and train.tgt with all clean training pairs, rows.npy (the pairs that stay),
 corpus.npy (the index of each one's corpus), validation.json, test.json and report.json.
@@ -21,7 +21,7 @@ from dragoman.errors import UserError
 
 
 def write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> None:
-    """Fill `folder` from the corpora, with validation and test taken from train where no corpus has them."""
+    """Fill `folder` from the corpora; take missing splits from train."""
     cleaner, parts = Cleaner(config), [corpus.config.part for corpus in corpora]
     held_out: dict[str, list[Pair]] = {"validation": [], "test": []}
     train, origins = [np.empty((2, 0), np.uint64)], [np.empty(0, np.uint16)]
@@ -52,7 +52,7 @@ def write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> None
 
 
 def _all_rows(corpora: list[Corpus]) -> Iterator[tuple[int, str, Rows]]:
-    """All rows, with the index of their corpus and their split."""
+    """Yield all rows, with the index of their corpus and their split."""
     for index, corpus in enumerate(corpora):
         for split, chunks in corpus.open().items():
             for rows in chunks:
@@ -62,7 +62,7 @@ def _all_rows(corpora: list[Corpus]) -> Iterator[tuple[int, str, Rows]]:
 def _assign(
     train: np.ndarray, held_out: dict[str, list[Pair]], cleaner: Cleaner, config: DataConfig
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the indices of the training pairs that stay, and those of the missing splits, taken from them."""
+    """Return indices of `train`: the pairs to keep, and those of missing splits."""
     given = [(pair.src, text) for pairs in held_out.values() for pair in pairs for text in pair.references]
     sizes = {"validation": config.validation_size, "test": config.test_size}
     missing = {split: size for split, size in sizes.items() if size and not cleaner.report.read[split]}
@@ -71,7 +71,7 @@ def _assign(
     if not len(kept):
         reasons = cleaner.report.reasons("train") or "no pair was read"
         raise UserError(
-            f"data.corpora: no training pair is left after cleaning ({reasons}). If the script is wrong, check that "
-            "data.src and data.tgt are the right way round"
+            f"data.corpora: no training pair is left after cleaning ({reasons}). If the script is wrong, check whether "
+            "data.src and data.tgt are swapped"
         )
     return kept, chosen

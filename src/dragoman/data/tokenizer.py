@@ -1,16 +1,15 @@
 """Text to ids and back, by sentencepiece.
 
-The choices:
-- The text is taken as it is (normalisation `identity`). `clean_text` has put it in NFC; sentencepiece's default,
-  NFKC, would turn Chinese punctuation into ASCII.
-- Rare characters are spelt in UTF-8 bytes: no <unk> appears, and every clean sentence survives encode and decode
+- Text is not normalised (`identity`): `clean_text` returns NFC. sentencepiece's default, NFKC, would convert Chinese
+  punctuation to ASCII.
+- Rare characters are encoded as UTF-8 bytes: no <unk> appears, and every clean sentence survives encode and decode
   unchanged.
-- Special ids are control symbols, which no text can produce: a user's `<s>` stays three characters.
+- Special ids are control symbols, which no text can produce: `<s>` in a text stays three characters.
 - The tags of a model for both directions are control symbols too: `<2en>` before a source requests English
   (Johnson et al. 2017).
 - Digits are pieces of their own, so that numbers are copied digit by digit.
-- A space is assumed before a sentence where words are separated by spaces, so that a word is the same piece at
-  the beginning and in the middle. Vocabularies of unspaced languages alone do without it.
+- A space is added before a sentence, so that a word is the same piece at the beginning and in the middle.
+  Vocabularies of unspaced languages alone have no such space.
 """
 
 import hashlib
@@ -26,8 +25,7 @@ from dragoman.errors import UserError, choose
 from dragoman.languages import is_unspaced
 from dragoman.special import BOS, EOS, PAD, UNK
 
-# sentencepiece's algorithms, and whether they can tokenise a text in several ways, for subword regularisation.
-# Unigram takes ten times longer to train than bpe.
+# sentencepiece's algorithms, and whether they can sample tokenisations, for subword regularisation.
 KINDS = {"bpe": True, "unigram": True, "char": False, "word": False}
 
 
@@ -35,7 +33,7 @@ def check_config(config: TokenizerConfig) -> None:
     """Raise UserError for an unknown kind or one that cannot sample."""
     if not choose("data.tokenizer.kind", config.kind, KINDS) and config.sampling:
         raise UserError(
-            f"data.tokenizer.sampling={config.sampling}: kind={config.kind} has one way to tokenise a text. "
+            f"data.tokenizer.sampling={config.sampling}: kind={config.kind} cannot sample tokenisations. "
             f"Set it to 0, or choose kind {', '.join(name for name in KINDS if KINDS[name])}"
         )
 
@@ -43,8 +41,8 @@ def check_config(config: TokenizerConfig) -> None:
 class Tokenizer:
     """A trained sentencepiece model.
 
-    decode(encode(text)) == text for every text that `clean_text` leaves as it is, in each kind, sampled or not.
-    No special id and no tag is among the ids of a text.
+    decode(encode(text)) == text for every clean text, each kind, sampled or not. Texts never encode to special ids
+    or tags.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +53,7 @@ class Tokenizer:
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from error
         except RuntimeError as error:
-            raise UserError(f"{path}: not a sentencepiece model, or a damaged one") from error
+            raise UserError(f"{path}: not a sentencepiece model, or damaged") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
 
     @classmethod
@@ -74,8 +72,8 @@ class Tokenizer:
     ) -> "Tokenizer":
         """Train a model on clean `sentences` of `languages` and write it to `path`.
 
-        `tags` are target languages; each takes one piece. The vocabulary becomes smaller than vocab_size where
-        the sentences do not hold that many pieces.
+        `tags` are target languages; each is one piece. The vocabulary is smaller than vocab_size if the sentences have
+        too few pieces.
         """
         model = io.BytesIO()
         try:
@@ -84,7 +82,6 @@ class Tokenizer:
                 model_writer=model,
                 model_type=config.kind,
                 vocab_size=config.vocab_size,
-                # The vocabulary may become smaller where the corpus is small.
                 hard_vocab_limit=False,
                 character_coverage=config.character_coverage,
                 byte_fallback=True,
@@ -118,35 +115,33 @@ class Tokenizer:
         return self._model.encode(list(texts), num_threads=threads)
 
     def sample(self, text: str, *, alpha: float, seed: int) -> list[int]:
-        """Return the ids of a random tokenisation; equal seeds give equal ids, whatever was sampled before.
+        """Return the ids of a random tokenisation, which depends on the seed alone.
 
-        alpha is the dropout of merges for bpe (Provilkov et al. 2020) and the smoothing of the distribution over
-        tokenisations for unigram (Kudo 2018): smaller is more varied.
+        alpha is the dropout of merges for bpe (Provilkov et al. 2020). For unigram (Kudo 2018) it smooths the
+        distribution over tokenisations: smaller is more varied.
         """
-        # sentencepiece seeds one generator per thread at its first use. A batch call with one thread starts a new
-        # thread each time; a call for a single sentence uses the caller's thread. Hence the empty second text.
+        # sentencepiece seeds a generator per thread at its first use. A batch call starts a new thread each time, a
+        # call for one sentence uses the caller's thread. The empty second text makes it a batch call.
         sentencepiece.set_random_generator_seed(seed % 2**32)
-        return self._model.encode(
-            [text, ""], num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha
-        )[0]
+        return self._model.encode([text, ""], num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha)[0]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; special ids and tags are dropped."""
         text = self._model.decode([i for i in ids if i not in (PAD, UNK, BOS, EOS)])
-        # Kind `word` spells an unknown word in bytes, its leading space as ▁, which clean text never has.
+        # Kind `word` encodes an unknown word in bytes, its leading space as ▁, which clean text never has.
         return text.replace("▁", " ").removeprefix(" ") if "▁" in text else text
 
     def tag(self, language: str) -> list[int]:
-        """Return the id that, before a source, requests `language`; empty in a vocabulary without tags."""
+        """Return the id that requests `language`; empty in a vocabulary without tags."""
         tag = self._model.piece_to_id(_tag_piece(language))
         return [tag] if self._model.is_control(tag) else []
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Return the pieces as the vocabulary writes them: ▁ for a space, <0xE4> for a byte."""
+        """Return the pieces as in the vocabulary: ▁ for a space, <0xE4> for a byte."""
         return [self._model.id_to_piece(int(i)) for i in ids]
 
     def __len__(self) -> int:
-        """The size of the vocabulary, special ids included."""
+        """Return the size of the vocabulary, special ids included."""
         return self._model.get_piece_size()
 
     def __reduce__(self) -> tuple[object, tuple[Path]]:
@@ -155,16 +150,16 @@ class Tokenizer:
 
 
 def _tag_piece(language: str) -> str:
-    """The tag's piece. It holds a digit and so cannot be learnt from text: digits are pieces of their own."""
+    """Return the piece of a tag; its digit keeps it from being learnt from text."""
     return f"<2{language}>"
 
 
 def _explain(message: str, config: TokenizerConfig) -> str:
-    """Translate an error of sentencepiece's trainer into settings."""
+    """Return an error of sentencepiece's trainer as a message about settings."""
     if "required_chars" not in message:
         return f"data.tokenizer: sentencepiece failed: {message.strip().splitlines()[-1]}"
     needed = message.split(" vs ")[-1].split(".")[0]
     return (
-        f"data.tokenizer.vocab_size={config.vocab_size}: the corpus has more characters than that. Raise it to "
+        f"data.tokenizer.vocab_size={config.vocab_size}: the corpus has more characters. Raise it to "
         f"{needed} or more, or lower data.tokenizer.character_coverage={config.character_coverage}"
     )

@@ -1,4 +1,4 @@
-"""Findings: the faults of a corpus, their rows and treatment, and the most suspicious pairs."""
+"""Faults of a corpus, their rows and treatment, and the most suspicious pairs."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,44 +12,44 @@ from dragoman.data.text import MAX_CHARS
 from dragoman.doctor.alignment import drift
 from dragoman.doctor.survey import BIT, DIGITS, Survey, fits
 
-MANY = 0.2  # share of pairs with a fault that points to a wrong file, column or setting
-MIXED = 0.01  # share of the rarer Chinese script from which it is reported
+MANY = 0.2  # share of faulty pairs that indicates a wrong file, column or setting
+MIXED = 0.01  # smallest share of the rarer Chinese script to report
 N_SUSPECTS, N_ALIKE, MIN_POINTS = 20, 5, 2
 
 
 class Kind(NamedTuple):
-    """A kind of fault, its treatment, and the option of train.py that treats it, if there is one."""
+    """A kind of fault, its treatment, and the option of train.py for it, if any."""
 
     weight: str  # act: needs attention, cleaned: cleaning handles it
-    points: str  # of suspicion
+    points: str  # suspicion score
     name: str
     message: str
     option: str = ""
 
 
 _KINDS = """
-act | 8 | swapped languages | The source is written like {tgt}, the target like {src}. Swap them, or src and tgt.
-act | 7 | mojibake | UTF-8 was read as Windows-1252 or GBK (Ã©, â€™, 浣犲ソ). Make the file again, or delete the rows.
-act | 7 | invalid UTF-8 | The bytes become U+FFFD. If they are GB18030: iconv -f GB18030 -t UTF-8 converts them.
-act | 6 | replacement character | U+FFFD stands for a lost character. Make the file again, or delete the rows.
-act | 2 | markup | Markup such as <i> or <pad> teaches the model to write it. Remove it unless it is meant.
-act | 0 | leak of a pair | They equal a pair of validation or test. Cleaning drops exact copies. Delete the others.
-act | 0 | leak of a sentence | They share a side with a pair of validation or test. Drop them. | data.leak=sentence
-act | 0 | traditional characters | Most pairs are in simplified ones. Convert them to those. | data.script=hans
-act | 0 | simplified characters | Most pairs are in traditional ones. Convert them to those. | data.script=hant
+act | 8 | swapped languages | The source is written like {tgt}, the target like {src}. Swap src and tgt.
+act | 7 | mojibake | UTF-8 was read as Windows-1252 or GBK (Ã©, â€™, 浣犲ソ). Create the file again, or delete the rows.
+act | 7 | invalid UTF-8 | The bytes become U+FFFD. If the file is GB18030: iconv -f GB18030 -t UTF-8.
+act | 6 | replacement character | U+FFFD replaces a lost character. Create the file again, or delete the rows.
+act | 2 | markup | The model learns to write markup such as <i> or <pad>. Remove it unless intended.
+act | 0 | leak of a pair | The pair is also in validation or test. Cleaning drops exact copies. Delete the others.
+act | 0 | leak of a sentence | One side is also in validation or test. Drop the pair. | data.leak=sentence
+act | 0 | traditional characters | Most pairs have simplified ones. Convert these. | data.script=hans
+act | 0 | simplified characters | Most pairs have traditional ones. Convert these. | data.script=hant
 cleaned | 6 | too long | A side is too long for a sentence. Cleaning drops the pair.
 cleaned | 5 | source equals target | Cleaning drops exact copies from train unless data.drop_copies=false.
-cleaned | 5 | wrong script | A side is not written like {src} or {tgt}. Cleaning drops the pairs that surely are not.
+cleaned | 5 | wrong script | A side is not in the script of {src} or {tgt}. Cleaning drops the clear cases.
 cleaned | 4 | empty side | Cleaning drops the pair.
-cleaned | 0 | invisible character | Cleaning removes control characters and the like. Mostly NUL? The file is UTF-16.
-cleaned | 0 | duplicate | They equal an earlier pair. Cleaning drops exact copies from train.
+cleaned | 0 | invisible character | Cleaning removes control characters etc. If most are NUL, the file is UTF-16.
+cleaned | 0 | duplicate | The pair equals an earlier one. Cleaning drops exact copies from train.
 """
 KINDS = [Kind(*line.split(" | ")) for line in _KINDS.strip().split("\n")]
 Masks = dict[str, np.ndarray]
 
 
 def faults(survey: Survey, config: DataConfig) -> Masks:
-    """Return (n,) bool of each kind: the pairs that have the fault."""
+    """Return a mask (n,) for each kind, True for pairs with the fault."""
     src, tgt = survey.table["src"], survey.table["tgt"]
     flags = src["flags"] | tgt["flags"]
     masks: Masks = {kind.name: flags & BIT[kind.name] > 0 for kind in KINDS if kind.name in BIT}
@@ -68,7 +68,7 @@ def faults(survey: Survey, config: DataConfig) -> Masks:
 
 
 def _repetitions(survey: Survey) -> Masks:
-    """Duplicates and leaks in train; texts are equal that have the same letters and digits."""
+    """Return duplicates and leaks in train, comparing only letters and digits."""
     src, tgt = survey.table["src"]["folded"], survey.table["tgt"]["folded"]
     pairs = (src ^ (src >> 29)) * 0x9E3779B97F4A7C1 + tgt
     held_out = survey.table["held_out"]
@@ -81,7 +81,7 @@ def _repetitions(survey: Survey) -> Masks:
 
 
 def find(survey: Survey, masks: Masks, config: DataConfig) -> list[tuple[Kind, np.ndarray]]:
-    """Return all findings with their rows. A fault that cleaning handles needs attention where MANY have it."""
+    """Return all findings with rows; a fault of MANY pairs always needs attention."""
     findings = list(_drifts(survey))
     for kind in KINDS:
         rows = np.flatnonzero(masks[kind.name])
@@ -97,19 +97,19 @@ def _drifts(survey: Survey) -> Iterator[tuple[Kind, np.ndarray]]:
         for first, last, shift in drift(survey.table[start : start + part["pairs"]]):
             message = f"From row {first + 1:,} to {last:,} of {part['split']} the sides "
             if shift is None:
-                message += "do not belong together, and no small shift corrects them."
+                message += "do not match, and no small shift corrects them."
             else:
                 side, other = ("target", "source") if shift > 0 else ("source", "target")
                 n = f"{abs(shift)} row{'s' if abs(shift) > 1 else ''}"
-                message += f"have slipped: the {side} has {n} too many, or the {other} lacks {n}."
+                message += f"are shifted: the {side} has {n} too many, or the {other} lacks {n}."
             yield Kind("act", "0", "alignment drift", message), np.arange(start + first, start + last)
         start += part["pairs"]
 
 
 def suspects(survey: Survey, masks: Masks) -> dict[int, dict[str, Any]]:
-    """Return the rows of the most suspicious pairs with points and reasons, the worst first.
+    """Return the most suspicious rows with points and reasons, the worst first.
 
-    At most N_ALIKE have the same main reason while there are others.
+    At most N_ALIKE have the same main reason if there are others.
     """
     src, tgt = survey.table["src"], survey.table["tgt"]
     rules = {kind.name: masks[kind.name] * np.int8(int(kind.points)) for kind in KINDS}
@@ -120,9 +120,7 @@ def suspects(survey: Survey, masks: Masks) -> dict[int, dict[str, Any]]:
     a, b = src["flags"] & DIGITS, tgt["flags"] & DIGITS
     rules["other numbers"] = ((a > 0) & (b > 0) & (a & b == 0)) * np.int8(3)
     rules["number on one side"] = ((a > 0) ^ (b > 0)) * np.int8(1)
-    rules["question mark on one side"] = ((src["flags"] ^ tgt["flags"]) & BIT["question mark"] > 0) * np.int8(
-        2
-    )
+    rules["question mark on one side"] = ((src["flags"] ^ tgt["flags"]) & BIT["question mark"] > 0) * np.int8(2)
     total = sum(rules.values(), np.zeros(len(src), np.int16))
     order = np.argsort(-total, kind="stable")[: 50 * N_SUSPECTS]
     n_alike: Counter[str] = Counter()

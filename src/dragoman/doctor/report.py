@@ -1,7 +1,7 @@
-"""The doctor's report: a corpus in, plain data out, and that data as a web page and as lines for the terminal.
+"""Report of the data doctor: plain data, a web page, and lines for the terminal.
 
-The page (report.html) is complete in itself: no network, no script, no file beside it. The lines are summary.j2.
-FORMAT rises when the meaning of a key of the data changes.
+The page (report.html) is self-contained, without scripts. The lines are summary.j2. Increase FORMAT if the meaning of
+a key of the data changes.
 """
 
 from pathlib import Path
@@ -24,20 +24,15 @@ TITLES = {"act": "Needs your attention", "cleaned": "Handled by cleaning"}
 
 
 def examine(config: DataConfig) -> dict[str, Any]:
-    """Examine config.corpora. Raises UserError for a corpus that cannot be read at all."""
-    corpora = [
-        find_corpus(corpus, config.src, config.tgt, config.root, check_lines=False)
-        for corpus in config.corpora
-    ]
+    """Examine config.corpora. Raises UserError for an unreadable or empty corpus."""
+    corpora = [find_corpus(corpus, config.src, config.tgt, config.root, check_lines=False) for corpus in config.corpora]
     result = survey(corpora, config)
     name = ", ".join(corpus.label for corpus in config.corpora)
     if not len(result.table):
-        raise UserError(f"{name}: there is no pair to examine")
+        raise UserError(f"{name}: no pair to examine. Check the files")
     masks = faults(result, config)
     findings, worst = find(result, masks, config), suspects(result, masks)
-    texts = texts_of(
-        corpora, {row for _, rows in findings for row in rows[:N_EXAMPLES].tolist()}.union(worst)
-    )
+    texts = texts_of(corpora, {row for _, rows in findings for row in rows[:N_EXAMPLES].tolist()}.union(worst))
     src, tgt = result.table["src"]["length"], result.table["tgt"]["length"]
     present = {f"data.leak={config.leak}", f"data.script={config.script}"}
 
@@ -74,12 +69,12 @@ def examine(config: DataConfig) -> dict[str, Any]:
 
 
 def _shorten(text: str) -> str:
-    """The beginning of a sentence, without lone surrogates, which JSON cannot hold in UTF-8."""
+    """Return the beginning of a sentence, without lone surrogates (invalid in UTF-8)."""
     return text[:MAX_SHOWN].encode("utf-8", "replace").decode() + "…" * (len(text) > MAX_SHOWN)
 
 
 def _histogram(values: np.ndarray, start: float, width: float) -> dict[str, Any]:
-    """Mean, median, maximum, and N_BARS bars of `width` from `start`; values beyond count in the outer bars."""
+    """Return statistics and N_BARS bars; values outside count in the outer bars."""
     end = start + N_BARS * width
     bars, _ = np.histogram(values.clip(start, end), N_BARS, (start, end))
     summary = {"mean": values.mean(), "median": np.median(values), "highest": values.max()}
@@ -88,10 +83,10 @@ def _histogram(values: np.ndarray, start: float, width: float) -> dict[str, Any]
 
 
 def report_paths(output: str | None, config: DataConfig) -> tuple[Path, Path]:
-    """Return where the page and the JSON belong, beside each other."""
+    """Return the paths of the page and the JSON, in one folder."""
     page = Path(output or f"doctor_{'_'.join(corpus.part for corpus in config.corpora)}.html")
     if page.suffix != ".html":
-        raise UserError(f"--output: the name of the page must end in .html (found {page})")
+        raise UserError(f"--output: the page must be an .html file (found {page}). Change the suffix")
     return page, page.with_suffix(".json")
 
 

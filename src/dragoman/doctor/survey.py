@@ -1,7 +1,7 @@
-"""One pass over a corpus: a row of numbers per pair, and no text.
+"""Survey of a corpus in one pass: numbers for each pair, without text.
 
-FLAGS holds the flags of each code point, so numpy examines ten thousand sentences in a few array operations. Pairs
-also go through the Cleaner of data preparation, so the report counts those that training would drop.
+FLAGS holds the flags of each code point, so numpy examines a chunk of sentences in a few array operations. The
+Cleaner of data preparation also processes the pairs, so the report counts those that training would drop.
 """
 
 import re
@@ -21,7 +21,7 @@ from dragoman.data.readers import Corpus
 from dragoman.data.text import DEFECTS
 from dragoman.languages import is_chinese, primary
 
-POINTS = 0x40001  # code points with an entry; the last one stands for all beyond, which have no letters
+POINTS = 0x40001  # code points with an entry; the last entry is for all later ones, none of them letters
 # One sentence: characters, flags of BIT, letters and characters of Chinese, kana, hangul, hash of the folded text.
 SENTENCE = np.dtype([("length", "i4"), ("flags", "u4"), ("scripts", "u2", 4), ("folded", "i8")])
 PAIR = np.dtype([("src", SENTENCE), ("tgt", SENTENCE), ("part", "u2"), ("row", "u4"), ("held_out", "?")])
@@ -29,8 +29,8 @@ WORDS = re.compile(r"[^\W_]+")
 MARKUP = re.compile(
     r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,200})?/?>|\[(?:MASK|CLS|SEP|UNK|PAD)\]|<\|\w+\|>|<0x[0-9A-F]{2}>"
 )
-# UTF-8 read as Windows-1252 or Latin-1: the bytes after the first as they look then, and whole characters: accented
-# letters, Cyrillic, punctuation, kana, Chinese. Then U+FFFD twice, and uninitialised memory, both read as GBK.
+# UTF-8 read as Windows-1252 or Latin-1: continuation bytes after the first byte of accented letters, Cyrillic,
+# punctuation, kana and Chinese. Then two U+FFFD, and uninitialised memory, both read as GBK.
 _AFTER = f"[\x80-\xbf{bytes(range(0x80, 0xA0)).decode('cp1252', 'ignore')}]"
 MOJIBAKE = re.compile(f"[ÂÃÄÅÐÑ]{_AFTER}|[â-é]{_AFTER}{{2}}|锟斤拷|烫烫烫")
 # UTF-8 read as GBK: the first two bytes of Chinese characters.
@@ -63,18 +63,18 @@ BIT = {name: 1 << number for number, name in enumerate(CHARACTERS)}
 FLAGS = np.zeros(POINTS, np.uint32)
 for _name, _inside in CHARACTERS.items():
     FLAGS[[ord(character) for character in re.findall(f"[{_inside}]", _EVERY)]] |= BIT[_name]
-DIGITS, MARKS = (1 << 10) - 1, 0b1111 << 10  # bits of the digits and of the four marks
+DIGITS, MARKS = (1 << 10) - 1, 0b1111 << 10  # bits of the ten digits and of the four marks
 
 
 class Survey(NamedTuple):
-    """A corpus as numbers. A part is a split of one corpus: {"corpus": name, "split": name, "pairs": n}."""
+    """Corpora as numbers; parts are {"corpus": name, "split": name, "pairs": n}."""
 
     parts: list[dict[str, Any]]
     table: np.ndarray  # (n,) of PAIR
     report: Report  # of cleaning
 
     def place(self, row: int) -> dict[str, str | int]:
-        """Return where a row of the table stands; in each part rows count from 1."""
+        """Return the place of a row of the table; rows of each part count from 1."""
         part = self.parts[self.table["part"][row]]
         return {"corpus": part["corpus"], "split": part["split"], "row": int(self.table["row"][row])}
 
@@ -99,7 +99,7 @@ def survey(corpora: list[Corpus], config: DataConfig) -> Survey:
 
 
 def texts_of(corpora: list[Corpus], wanted: set[int]) -> dict[int, tuple[str, str]]:
-    """Return the raw sentences of some rows of the table, by a second reading."""
+    """Return the raw sentences of some rows of the table, by reading again."""
     texts: dict[int, tuple[str, str]] = {}
     first = 0
     for rows in chain(*(chunks for corpus in corpora for chunks in corpus.open().values())):
@@ -111,8 +111,8 @@ def texts_of(corpora: list[Corpus], wanted: set[int]) -> dict[int, tuple[str, st
 
 
 def describe(texts: Sequence[str]) -> np.ndarray:
-    """Describe sentences by numbers, (n,) of SENTENCE."""
-    # A space ends each sentence, so that none is empty, as reduceat needs it.
+    """Return numbers for each sentence, (n,) of SENTENCE."""
+    # A space ends each sentence, because reduceat requires non-empty ones.
     joined = "".join(f"{text} " for text in texts).encode("utf-32-le", "surrogatepass")
     flags = FLAGS[np.minimum(np.frombuffer(joined, np.uint32), POINTS - 1)]
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -122,9 +122,9 @@ def describe(texts: Sequence[str]) -> np.ndarray:
     table["flags"] = np.bitwise_or.reduceat(flags, starts)
     for column, script in enumerate(("letter", "han", "kana", "hangul")):
         table["scripts"][:, column] = np.add.reduceat(flags & BIT[script] > 0, starts, dtype=np.uint16)
-    # The letters and digits, case and width ignored; without any the hash is 0.
+    # Hash of letters and digits without case and width; 0 if there are none.
     table["folded"] = [hash("".join(WORDS.findall(normalize("NFKC", text).casefold()))) for text in texts]
-    # The characters of these flags make a sentence a candidate.
+    # The flags select candidates for these tests.
     for name, test in (("mojibake", is_mojibake), ("markup", MARKUP.search)):
         for i in np.flatnonzero(table["flags"] & BIT[name]).tolist():
             table["flags"][i] ^= BIT[name] * (not test(texts[i]))
@@ -137,12 +137,13 @@ def is_mojibake(text: str) -> bool:
         return True
     try:
         return any("\u4e00" <= character <= "\u9fff" for character in text.encode("gb18030").decode())
-    except UnicodeError:  # the usual case
+    except UnicodeError:
         return False
 
 
 def fits(scripts: np.ndarray, language: str) -> np.ndarray:
-    """(n,) bool, whether sentences are in a script of `language`; one without letters is."""
+    """(n,) bool, True for sentences in a script of `language` or without letters."""
     own = [1] if is_chinese(language) else {"ja": [1, 2], "ko": [1, 3]}.get(primary(language), [0])
-    weights = scripts * np.array([1, 4, 4, 4])  # a Chinese character weighs four letters
+    # A Chinese character counts as four letters.
+    weights = scripts * np.array([1, 4, 4, 4])
     return 2 * weights[:, own].sum(axis=1) >= weights.sum(axis=1)

@@ -1,4 +1,4 @@
-"""Pictures, pages and tables that explain a model, and the word vectors that its embeddings may start from.
+"""Figures, pages and cost tables of a model, and pretrained word vectors.
 
 attention_map  weights of every layer and head      cost     parameters, FLOPs, memory
 picture        PNG figures                          vectors  word-vector files

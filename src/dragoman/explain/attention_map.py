@@ -1,7 +1,7 @@
 """Attention weights of every layer and head for one sentence pair.
 
-SDPA never forms the weights. Hooks record the arguments of every `Attention` during one teacher-forced pass, and
-`Attention.weights` computes the weights of the same arguments. The model is left as it was.
+SDPA never stores the weights. Hooks run `Attention.weights` on the arguments of every `Attention` during one
+teacher-forced pass. The model stays unchanged.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from dragoman.special import BOS, EOS
 
 @dataclass(frozen=True)
 class Attended:
-    """All weights of one pair, `maps` as attention_maps returns them, and the pieces on their axes.
+    """Attention weights of one pair, as in attention_maps, and the pieces of the axes.
 
-    pieces: "src" (S) encoder input, "tgt_in" (T) decoder input, "tgt_out" (T) decoder output: query t of "decoder"
-    and of "cross" predicts tgt_out[t].
+    pieces: "src" (S) encoder input, "tgt_in" (T) decoder input, "tgt_out" (T) decoder output. Query t of "decoder"
+    and "cross" predicts tgt_out[t].
     """
 
     maps: dict[str, Tensor]
@@ -42,10 +42,10 @@ def attended(
 
 @torch.no_grad()
 def attention_maps(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[str, Tensor]:
-    """Compute the weights of one pair without dropout: src (1, S) ends in EOS, tgt_in (1, T) begins with BOS.
+    """Return the weights of one pair, src (1, S) and tgt_in (1, T), without dropout.
 
-    Returns "encoder" (L, H, S, S), "decoder" (L, H, T, T) and "cross" (L, H, T, S), float32 on the CPU; each row is
-    a query and sums to 1.
+    src ends in EOS, tgt_in begins with BOS. The keys are "encoder" (L, H, S, S), "decoder" (L, H, T, T) and "cross"
+    (L, H, T, S), float32 on the CPU; each row is a query and sums to 1.
     """
     stacks: dict[str, list[Any]] = {
         "encoder": [layer.self_attention for layer in model.encoder],
@@ -63,11 +63,13 @@ def attention_maps(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[str,
     src, tgt_in = (ids.to(model.projection.weight.device) for ids in (src, tgt_in))
     try:
         model.eval()
-        with torch.autocast(src.device.type, enabled=False):  # in bf16 the rows would not sum to 1
+        # In bf16 the rows would not sum to 1.
+        with torch.autocast(src.device.type, enabled=False):
             model(src, tgt_in, key_padding_mask(src))
     finally:
         for hook in hooks:
             hook.remove()
-        for module, training in modes:  # `model.train()` would also unfreeze parts in evaluation mode
+        # `model.train()` would also change parts in evaluation mode.
+        for module, training in modes:
             module.training = training
     return {name: torch.stack([weights[module] for module in stack]) for name, stack in stacks.items()}

@@ -1,8 +1,8 @@
 """Parameters, FLOPs and memory of a model, computed before a run.
 
-Parameters are counted on a Transformer without storage, so they are exact for every configuration. FLOPs are those of
-matrix products, two per multiplication, padding included. Activations are about what torch keeps for the backward
-pass; the memory of Python, the libraries and the allocator is left out.
+Parameters are counted on a meta-device Transformer, so they are exact. FLOPs are those of matrix products, two per
+multiply-add, padding included. Activations are an estimate of the tensors saved for the backward pass. The memory of
+Python, the libraries and the allocator is not included.
 """
 
 import re
@@ -17,7 +17,7 @@ from dragoman.config import ModelConfig
 from dragoman.model.attention import SCORES
 from dragoman.model.transformer import Transformer
 
-# Part -> pattern of the names of its parameters; the first match counts.
+# Part -> pattern of its parameters' names; the first match counts.
 _PARTS = {
     "positions": "position",
     "norms": "norm",
@@ -32,7 +32,7 @@ _PARTS = {
 
 
 class Shape(NamedTuple):
-    """A batch: `rows` padded to `src` and `tgt` positions, with `tokens` targets to predict."""
+    """Batch of `rows` padded to `src` and `tgt` positions, with `tokens` targets."""
 
     rows: float
     src: float
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The cost of a model of this configuration."""
+    """Cost of a model of this configuration."""
 
     config: ModelConfig
     src_vocab_size: int
@@ -50,7 +50,7 @@ class Cost:
 
     @cached_property
     def parameters(self) -> dict[str, int]:
-        """Trainable numbers of each part; a tied projection has none of its own."""
+        """Trainable parameters of each part; a tied projection has none."""
         sizes = {"src_vocab_size": self.src_vocab_size, "tgt_vocab_size": self.tgt_vocab_size}
         with torch.device("meta"):
             model = Transformer(self.config, **sizes)
@@ -61,9 +61,9 @@ class Cost:
         return counts
 
     def flops(self, shape: Shape) -> dict[str, float]:
-        """About the operations of a training step, by part: forward and backward pass."""
+        """Estimate the operations of a training step (forward and backward), by part."""
         c, n, (rows, src, tgt, tokens) = self.config, self.parameters, shape
-        # Positions that each weight is multiplied with, and pairs of positions that attention compares.
+        # Positions per weight, and query-key pairs of the attention.
         layout = {
             "encoder self-attention": (src, c.n_encoder_layers * src * src),
             "encoder feed-forward": (src, 0),
@@ -79,15 +79,15 @@ class Cost:
         return {part: 3 * operations for part, operations in forward.items()}
 
     def memory(self, shape: Shape, *, average: bool, width: int, chunk: int) -> dict[str, float]:
-        """About the bytes at the end of the forward pass, where a training step needs the most.
+        """Estimate the bytes at the end of the forward pass, the peak of a training step.
 
         `average`: whether a moving average of the weights is kept; `width`: bytes of a number in matrix products;
-        `chunk`: positions that the loss projects at a time.
+        `chunk`: positions per chunk of the loss.
         """
         c, weights = self.config, 4 * sum(self.parameters.values())
         src, tgt = shape.rows * shape.src, shape.rows * shape.tgt
-        # Numbers per position: input of the norm, its result, q, k, v and mixed values; the same of a feed-forward,
-        # whose hidden layer is kept once or twice. A score without a fused kernel keeps D numbers for each pair.
+        # Saved numbers per position of attention: input and output of the norm, q, k, v, mixed values. Feed-forward
+        # saves its hidden layer once or twice. A score without a fused kernel saves D numbers per query-key pair.
         attention, feed_forward = 6 * c.d_model, 2 * c.d_model + 1.5 * c.d_ff
         numbers = c.n_encoder_layers * src * (attention + feed_forward)
         numbers += c.n_decoder_layers * tgt * (2 * attention + feed_forward)
@@ -101,7 +101,7 @@ class Cost:
 
 
 def table(cost: Cost, shapes: Sequence[Shape], *, average: bool, width: int, chunk: int) -> str:
-    """Write the cost as a table for the terminal. `shapes` are the batches of an epoch, the longest first."""
+    """Return a text table of the cost; `shapes`: batches of an epoch, longest first."""
     parameters, flops = cost.parameters, dict.fromkeys(cost.parameters, 0.0)
     for shape in shapes:
         for part, n in cost.flops(shape).items():

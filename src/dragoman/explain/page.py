@@ -1,7 +1,7 @@
 """Attention maps of a sentence pair as one interactive web page.
 
-page.html is complete in itself: no network, no library, no file beside it. Jinja escapes the sentences; everything
-else is JSON without `<`, which the page's script turns into text nodes.
+page.html is self-contained: no network, no library, no other file. Jinja escapes the sentences; all other data is
+JSON without `<`, which the script of the page converts to text nodes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from jinja2 import Environment
 from dragoman.errors import UserError
 
 TEMPLATE = Path(__file__).with_name("page.html")
-MAX_WEIGHTS = 4_000_000  # about three characters each; 36 maps of 330 pieces, or 144 of 160
+MAX_WEIGHTS = 4_000_000  # for example, 36 maps of 330 pieces
 
 
 def attention_page(
@@ -27,8 +27,8 @@ def attention_page(
 ) -> bytes:
     """Return the page in UTF-8.
 
-    maps and pieces: as in attention_map.Attended, weights rounded to a thousandth. `languages` of source and
-    translation choose the shapes of Chinese characters. Raises UserError when there are too many weights.
+    maps and pieces: as in attention_map.Attended; weights are rounded to 0.001. `languages` of source and translation
+    select the font variants of Chinese characters. Raises UserError for too many weights.
     """
     thousandths = {kind: np.rint(1000 * np.asarray(weights)).astype(int) for kind, weights in maps.items()}
     total = sum(each.size for each in thousandths.values())

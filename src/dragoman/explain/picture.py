@@ -1,8 +1,8 @@
 """PNG figures: attention weights as heat maps, training curves as lines.
 
-matplotlib is imported inside functions, because it loads slowly. Figures are built without pyplot, which would look
-for a window system and keep every figure in memory. Text is drawn with the font in fonts/, character by character
-also with DejaVu Sans and one Chinese font of the system; a character that none of them has becomes `<U+1F600>`.
+matplotlib is imported inside functions, because it loads slowly. Figures are built without pyplot, which would search
+for a window system and keep every figure in memory. For each character, the first font that has it is used: the one in
+fonts/, DejaVu Sans, or one Chinese font of the system. A character without a font becomes `<U+1F600>`.
 """
 
 import io
@@ -19,29 +19,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FONT = Path(__file__).parents[1] / "fonts" / "DragomanHan-Regular.otf"
-SYSTEM_FONTS = (
-    "Noto Sans CJK SC",
-    "Source Han Sans SC",
-    "PingFang SC",
-    "Microsoft YaHei",
-    "Arial Unicode MS",
-)
+SYSTEM_FONTS = ("Noto Sans CJK SC", "Source Han Sans SC", "PingFang SC", "Microsoft YaHei", "Arial Unicode MS")
 COLOURS = ("#1f5fa8", "#d9730d", "#2e8b57", "#8e44ad", "#b03a2e", "#52606d")
 STYLE: dict[Any, Any] = {
     "text.color": "#1f2933", "xtick.labelcolor": "#1f2933", "ytick.labelcolor": "#1f2933",
     "axes.labelcolor": "#7b8794", "axes.edgecolor": "#cbd2d9", "grid.color": "#e4e7eb", "font.size": 9,
     "xtick.major.size": 0, "ytick.major.size": 0, "figure.dpi": 110, "figure.constrained_layout.use": True,
-    # `$` is a character rather than the start of a formula.
+    # `$` is a plain character, not the start of a formula.
     "text.parse_math": False,
 }  # fmt: skip
 # Inches per token and per letter of a label, and the longest side of one head's map.
 CELL, LETTER, LONGEST_SIDE = 0.27, 0.09, 7.5
-MAX_LABELS = 48  # on one side; of a longer sentence only every second, third ... piece is labelled
+MAX_LABELS = 48  # on one side; longer sentences have a label at every second, third ... piece
 
 
 @contextmanager
 def _drawing() -> Iterator[None]:
-    """Set our fonts and style."""
+    """Use the fonts and style of Dragoman."""
     import matplotlib
 
     with matplotlib.rc_context({"font.family": list(_fonts()), **STYLE}):
@@ -50,7 +44,7 @@ def _drawing() -> Iterator[None]:
 
 @_drawing()
 def attention_figure(weights: Any, rows: Sequence[str], columns: Sequence[str], title: str = "") -> bytes:
-    """Draw the weights of one layer, an (H, T, S) array or CPU tensor, as one heat map per head.
+    """Draw the weights (H, T, S) of one layer as one heat map per head.
 
     rows: the T query pieces; columns: the S key pieces. All heads share one colour scale.
     """
@@ -72,9 +66,7 @@ def attention_figure(weights: Any, rows: Sequence[str], columns: Sequence[str], 
     for axes in grid.flat[n_heads:]:
         axes.set_axis_off()
     for head, axes in enumerate(grid.flat[:n_heads]):
-        image = axes.imshow(
-            weights[head], "Blues", vmin=0, vmax=highest, aspect="auto", interpolation="nearest"
-        )
+        image = axes.imshow(weights[head], "Blues", vmin=0, vmax=highest, aspect="auto", interpolation="nearest")
         _label_cells(axes, row_labels, column_labels)
         axes.set_xlabel(f"head {head + 1}" if n_heads > 1 else "")
     bar = figure.colorbar(image, ax=grid, ticks=[0, highest], format="%.2f", aspect=15, shrink=1 / down)
@@ -106,30 +98,31 @@ def curve_figure(
 
 
 def pixels(png: bytes) -> np.ndarray:
-    """Decode a PNG to (height, width, 3) uint8, the layout "HWC" of TensorBoard's `add_image`."""
+    """Decode a PNG to (height, width, 3) uint8, TensorBoard's layout "HWC"."""
     from matplotlib.image import imread
 
     return (imread(io.BytesIO(png), format="png")[:, :, :3] * 255).round().astype(np.uint8)
 
 
 def printable(text: str) -> str:
-    """Replace each character that no font draws by its code point: '😀' -> '<U+1F600>'."""
+    """Replace characters without a font by code points: '😀' -> '<U+1F600>'."""
     drawable = frozenset().union(*_fonts().values())
     return "".join(c if ord(c) in drawable and c.isprintable() else f"<U+{ord(c):04X}>" for c in text)
 
 
 def _label(piece: str) -> str:
     short = piece if len(piece) <= 16 else piece[:15] + "…"
-    return printable(short.replace("▁", "_"))  # ▁ is a wide block in a Chinese font
+    # ▁ is a wide block in a Chinese font.
+    return printable(short.replace("▁", "_"))
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal: a Chinese character takes two."""
+    """Return the width in terminal columns; a Chinese character has two."""
     return sum(2 if ord(c) >= 0x2E80 else 1 for c in text)
 
 
 def _label_cells(axes: Any, row_labels: Sequence[str], column_labels: Sequence[str]) -> None:
-    """Name rows on the left and columns on top: Chinese from top to bottom, Latin turned."""
+    """Label rows on the left, columns on top: Chinese vertical, Latin rotated."""
     size = 9 if max(len(row_labels), len(column_labels)) <= MAX_LABELS / 2 else 7
     columns = ["\n".join(label) if _width(label) > 1.5 * len(label) else label for label in column_labels]
     for ticks, labels in ((axes.set_yticks, row_labels), (axes.set_xticks, columns)):
@@ -143,13 +136,13 @@ def _label_cells(axes: Any, row_labels: Sequence[str], column_labels: Sequence[s
 
 def _png(figure: "Figure") -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")  # with Agg: a Figure without pyplot has no other canvas
+    figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
 
 @cache
 def _fonts() -> dict[str, frozenset[int]]:
-    """Our font, matplotlib's own, and one of the system: family -> the code points that it draws."""
+    """Return the code points of each font, by family, in order of preference."""
     from matplotlib import font_manager
     from matplotlib.ft2font import FT2Font
 

@@ -1,9 +1,9 @@
-"""Word vectors from files, as the start of a model's embeddings.
+"""Initial embeddings from files of word vectors.
 
 Formats: word2vec (text and binary), GloVe and FastText (text), also gzipped, read by gensim. Tokenizers write ▁
-before a piece that begins a word. In a file of pieces (scripts/train_word2vec.py) only equal pieces match. In any
-other file "▁Word" matches "Word", else "word"; a piece inside a word of letters ("ing") matches nothing, because the
-word "ing" means something else; Chinese pieces, digits and punctuation match themselves.
+before a piece that begins a word. In a file of pieces (scripts/train_word2vec.py) only equal pieces match. In other
+files, "▁Word" matches "Word", else "word". Chinese pieces, digits and punctuation match themselves. A piece inside a
+word of letters ("ing") has no match, because the word "ing" has another meaning.
 """
 
 import gzip
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gensim.models import KeyedVectors
 
 MARK = "▁"
-# Letters of the scripts that put no spaces between words: Thai to Tibetan, Burmese, Khmer, kana, Chinese characters.
+# Letters of scripts without spaces: Thai to Tibetan, Burmese, Khmer, kana, Chinese characters.
 _UNSPACED = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
@@ -30,13 +30,13 @@ _NOT_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 
 
 def read_vectors(path: Path, limit: int | None = None) -> "KeyedVectors":
-    """Read the first `limit` words of a file of word vectors; the first vector of a repeated word counts."""
+    """Read the first `limit` word vectors of a file; of repeated words, the first."""
     try:
         from gensim.models import KeyedVectors
 
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             first, rest = file.readline().split(), file.read(4096)
-        # "words size"
+        # The header is "words size".
         has_header = len(first) == 2 and all(map(bytes.isdigit, first))
         binary = bool(_NOT_TEXT.search(rest))
         vectors = KeyedVectors.load_word2vec_format(
@@ -45,8 +45,8 @@ def read_vectors(path: Path, limit: int | None = None) -> "KeyedVectors":
     except ImportError:
         raise UserError("word vectors: gensim is missing. pip install 'dragoman[vectors]'") from None
     except (ValueError, TypeError, EOFError, OSError) as error:
-        raise UserError(f"{path}: not a file of word vectors, or a damaged one ({error})") from error
-    # gensim leaves empty rows at the end for words that occur twice.
+        raise UserError(f"{path}: not a file of word vectors, or damaged ({error})") from error
+    # gensim leaves empty rows at the end for repeated words.
     n_words = len(vectors.key_to_index)
     vectors.index_to_key, vectors.vectors = vectors.index_to_key[:n_words], vectors.vectors[:n_words]
     return vectors
@@ -55,7 +55,7 @@ def read_vectors(path: Path, limit: int | None = None) -> "KeyedVectors":
 def start_from_vectors(
     model: Transformer, path: Path, src_tokenizer: Tokenizer, tgt_tokenizer: Tokenizer
 ) -> dict[str, object]:
-    """Start the embedding of each piece from its vector in `path`, if it has one.
+    """Initialise the embedding of each piece from its vector in `path`, if any.
 
     Returns {"file": name, "pieces": {side: n}, "covered": {side: n with a vector}}; the sides are src and tgt, or
     joint.
@@ -63,7 +63,7 @@ def start_from_vectors(
     words, d_model = read_vectors(path), model.config.d_model
     if words.vector_size != d_model:
         raise UserError(
-            f"model.embedding.init: {path} needs model.d_model={words.vector_size} (found {d_model}). Set it, or take "
+            f"model.embedding.init: {path} needs model.d_model={words.vector_size} (found {d_model}). Set it, or use "
             f"vectors of {d_model} numbers (scripts/train_word2vec.py --dim {d_model})"
         )
     marked = 1000 * sum(word[:1] == MARK and word[1:2].isalnum() for word in words.index_to_key) >= len(words)
@@ -79,18 +79,14 @@ def start_from_vectors(
         matches = {i: spellings[0] for i, spellings in known.items() if spellings}
         pieces[side], covered[side] = len(tokenizer), len(matches)
         for table in tables if matches else []:
-            table.start_from(
-                torch.tensor(list(matches)), torch.from_numpy(words[list(matches.values())].copy())
-            )
+            table.start_from(torch.tensor(list(matches)), torch.from_numpy(words[list(matches.values())].copy()))
     if not any(covered.values()):
-        raise UserError(
-            f"model.embedding.init: {path} has no vector for any piece. Is it of another language?"
-        )
+        raise UserError(f"model.embedding.init: {path} has no vector for any piece. Check its language")
     return {"file": path.name, "pieces": pieces, "covered": covered}
 
 
 def _spellings(piece: str, marked: bool) -> list[str]:
-    """How a file may write a piece, in order of preference."""
+    """Return the possible spellings of a piece in a file, in order of preference."""
     word = piece.removeprefix(MARK)
     is_inside_word = word == piece and word[:1].isalpha() and not _UNSPACED.match(word)
     if marked:

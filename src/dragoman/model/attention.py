@@ -1,8 +1,7 @@
-"""Multi-head attention: softmax(QK^T / sqrt(d)) V, H times in parallel (Vaswani et al. 2017, section 3.2).
+"""Multi-head attention, softmax(QK^T / sqrt(d)) V (Vaswani et al. 2017, 3.2).
 
-One class serves self-attention and cross-attention; they differ only in where keys and values come from. One
-projection is made for all heads and then split: splitting the input first would hide most of each vector from each
-head.
+One class serves self-attention and cross-attention. The output of one projection is split into heads. Splitting the
+input instead would restrict each head to a part of the vector.
 """
 
 import math
@@ -20,7 +19,7 @@ from dragoman.model.position import Position
 
 
 class Dot(nn.Module):
-    """q.k: its variance is d where q and k have variance 1, and a softmax over such numbers saturates."""
+    """q.k: variance d for q and k of variance 1, which saturates the softmax."""
 
     fused = True  # whether torch's scaled_dot_product_attention computes it
     ctranslate2 = True  # whether CTranslate2 computes it
@@ -35,7 +34,7 @@ class Dot(nn.Module):
 
 
 class ScaledDot(Dot):
-    """q.k / sqrt(d): its variance is 1 whatever d is (Vaswani et al. 2017, section 3.2.1)."""
+    """q.k / sqrt(d): variance 1 for every d (Vaswani et al. 2017, section 3.2.1)."""
 
     def __init__(self, n_heads: int, d_head: int) -> None:
         super().__init__(n_heads, d_head)
@@ -43,9 +42,9 @@ class ScaledDot(Dot):
 
 
 class Additive(nn.Module):
-    """w.tanh(q + k), a small network in place of the product (Bahdanau et al. 2015); each head has its own w.
+    """w.tanh(q + k) in place of the product (Bahdanau et al. 2015); one w per head.
 
-    The paper's two matrices are the projections that made q and k. It takes d times as much memory as a product.
+    The paper's two matrices are the projections of q and k. The sum takes d times the memory of a product.
     """
 
     fused = False
@@ -68,9 +67,9 @@ SCORES: dict[str, type[Dot | Additive]] = {"scaled_dot": ScaledDot, "dot": Dot, 
 
 
 class Attention(nn.Module):
-    """query (B, T_q, D) attends to key_value (B, T_k, D) -> (B, T_q, D). `position` is for self-attention only.
+    """query (B, T_q, D) attends to key_value (B, T_k, D) -> (B, T_q, D).
 
-    `fused` switches between the formula and torch's fused kernel, which never forms the weights.
+    `position` is for self-attention only. `fused` selects torch's fused kernel, which never stores the weights.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Attention(nn.Module):
         causal: bool = False,
         cache: KeyValues | None = None,
     ) -> Tensor:
-        """attn_mask: broadcastable to (B, H, T_q, T_k), True = may attend; `causal` hides later keys."""
+        """attn_mask: (B, H, T_q, T_k), True = may attend; `causal` hides later keys."""
         q, k, v, bias = self._project(query, key_value, cache)
         if self.fused:
             mixed = self._fused(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
@@ -103,10 +102,8 @@ class Attention(nn.Module):
             mixed = F.dropout(weights, self.dropout, self.training).to(v.dtype) @ v  # (B, H, T_q, d)
         return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T_q, D)
 
-    def _weights(
-        self, q: Tensor, k: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool
-    ) -> Tensor:
-        """The formula, step by step."""
+    def _weights(self, q: Tensor, k: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool) -> Tensor:
+        """Return softmax(scores + bias, masked), computed step by step."""
         scores = self.score(q, k)  # (B, H, T_q, T_k)
         if bias is not None:
             scores = scores + bias
@@ -119,11 +116,11 @@ class Attention(nn.Module):
     def _fused(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool
     ) -> Tensor:
-        """The same formula, softmax(scores + bias, masked) @ v, in one kernel."""
+        """Return softmax(scores + bias, masked) @ v, computed by one kernel."""
         if attn_mask is not None or bias is not None or q.size(2) != k.size(2):
-            # torch has a fast form of the causal mask only where it is the only one.
+            # The fast `is_causal` of torch excludes every other mask and T_q != T_k.
             attn_mask, causal = _with_causal(attn_mask, causal, q, k), False
-        # torch's bf16 backward of this product is ten times slower than its fp32 one on a CPU.
+        # On a CPU, torch's bf16 backward pass of this product is much slower than the fp32 one.
         wide = q.requires_grad and q.device.type == "cpu" and torch.is_autocast_enabled("cpu")
         if wide:
             q, k, v = q.float(), k.float(), v.float()
@@ -134,19 +131,18 @@ class Attention(nn.Module):
         with torch.autocast("cpu", enabled=False) if wide else nullcontext():
             return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, causal, scale=scale)
 
-    def weights(
-        self, query: Tensor, key_value: Tensor, attn_mask: Tensor | None = None, **options: Any
-    ) -> Tensor:
-        """The attention weights (B, H, T_q, T_k) that `forward` uses for the same arguments."""
+    def weights(self, query: Tensor, key_value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+        """Return the weights (B, H, T_q, T_k) of `forward` for the same arguments."""
         q, k, _, bias = self._project(query, key_value, options.get("cache"))
         return self._weights(q, k, bias, attn_mask, options.get("causal", False))
 
     def _project(
         self, query: Tensor, key_value: Tensor, cache: KeyValues | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """q (B, H, T_q, d), k and v (B, H, T_k, d), and the bias of the scores."""
+        """Return q (B, H, T_q, d), k and v (B, H, T_k, d), and the bias of the scores."""
         q = self._heads(self.q(query))
-        if cache is not None and cache.complete:  # cross-attention projects the memory once
+        # Cross-attention projects the memory once.
+        if cache is not None and cache.complete:
             return q, *cache.kept(), None
         k, v = map(self._heads, self.kv(key_value).chunk(2, dim=-1))
         past = 0 if cache is None else cache.length
@@ -162,7 +158,7 @@ class Attention(nn.Module):
 
 
 def _with_causal(attn_mask: Tensor | None, causal: bool, q: Tensor, k: Tensor) -> Tensor | None:
-    """Both masks as one. A single query is the last token, which may attend to every key."""
+    """Return both masks as one; a single query, the last token, attends to all."""
     if not causal or q.size(2) == 1:
         return attn_mask
     mask = causal_attn_mask(q.size(2), k.size(2), q.device)

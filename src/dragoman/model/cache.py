@@ -1,18 +1,18 @@
-"""Key/value cache for incremental decoding: no prefix is computed twice.
+"""Key/value cache for incremental decoding.
 
-Each decoder layer keeps two sets of keys and values: those of the target so far, which grow by a token a step, and
-those of the source, which are computed at the first step and stay. A search re-orders and drops rows by `select`.
+Each decoder layer keeps two sets of keys and values: those of the target so far, which grow by one token per step,
+and those of the source, computed at the first step. A search re-orders and drops rows by `select`.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_ROOM = 16  # tokens that are allocated ahead
+_ROOM = 16  # tokens allocated in advance
 
 
 class KeyValues:
-    """Keys and values of one attention, (N, H, T, d) each; those of self-attention grow."""
+    """Keys and values of one attention, (N, H, T, d) each."""
 
     def __init__(self, *, grows: bool) -> None:
         self.grows, self.length = grows, 0
@@ -23,7 +23,7 @@ class KeyValues:
         return self.length > 0 and not self.grows
 
     def kept(self) -> tuple[Tensor, Tensor]:
-        """All keys and values so far, (N, H, T, d) each."""
+        """Return all keys and values so far, (N, H, T, d) each."""
         k, v = self.room[:, :, :, : self.length]
         return k, v
 
@@ -46,10 +46,10 @@ LayerCache = tuple[KeyValues, KeyValues]  # of self-attention and of cross-atten
 
 
 class DecoderCache:
-    """The layers' keys and values, and the memory (B, S, D) that the rows read, with its padding mask.
+    """Keys and values of all layers, and the memory (B, S, D) with its padding mask.
 
-    There are N = B * k rows: the k rows of a sentence (its beams or samples) stand side by side and share the keys
-    and values of their source.
+    There are N = B * k rows. The k rows of a sentence (its beams or samples) are consecutive and share the keys and
+    values of their source.
     """
 
     def __init__(self, n_layers: int, memory: Tensor, memory_key_padding_mask: Tensor | None) -> None:
@@ -58,11 +58,11 @@ class DecoderCache:
 
     @property
     def length(self) -> int:
-        """Target tokens so far."""
+        """Number of target tokens so far."""
         return self.layers[0][0].length
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows (n,), in this order; a sentence keeps its place or leaves with all of its k rows."""
+        """Keep these rows (n,), in this order; all k rows of a sentence stay or leave."""
         k = self.layers[0][0].room.size(1) // len(self.memory)
         sentences = rows[::k] // k
         for self_attention, _ in self.layers:

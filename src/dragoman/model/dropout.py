@@ -1,8 +1,8 @@
-"""Dropout with cheap masks on a CPU.
+"""Dropout with fast masks on a CPU.
 
-torch draws one double per element on one thread. Here one random byte decides about each element, drawn eight at a
-time from torch's own seeded generator, so that runs can be repeated. The probability is rounded to a 256th (0.3
-becomes 77/256) and the scale follows the rounded one. Other devices use torch's dropout.
+torch draws one double per element on one thread. This module draws one byte per element, eight at a time, from
+torch's own seeded generator, so runs are reproducible. The probability is rounded to a multiple of 1/256 (0.3
+becomes 77/256), and the scale uses the rounded value. Other devices use torch's dropout.
 """
 
 import torch
@@ -26,7 +26,7 @@ class _ByteDropout(torch.autograd.Function):
 
 
 class Dropout(nn.Module):
-    """Zero each element with probability p in training, and scale the rest by 1 / (1 - p)."""
+    """In training, zero elements with probability p; scale the rest by 1 / (1 - p)."""
 
     def __init__(self, p: float) -> None:
         super().__init__()

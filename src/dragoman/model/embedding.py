@@ -1,4 +1,4 @@
-"""Word vectors: from ids to vectors, and from vectors to logits (one matrix may serve both, Press & Wolf 2017)."""
+"""Embedding of ids and projection to logits; tied in Press & Wolf 2017."""
 
 import math
 
@@ -10,10 +10,9 @@ from dragoman.special import PAD
 
 
 class Embedding(nn.Module):
-    """ids (B, T) -> (B, T, D): each word's vector times sqrt(D).
+    """ids (B, T) -> (B, T, D): vectors times sqrt(D).
 
-    The vectors start with a deviation of 1/sqrt(D), which suits the output side when tied; times sqrt(D) they are as
-    large as the positions that are added to them.
+    The initial deviation 1/sqrt(D) suits a tied projection; the factor gives vectors the scale of the positions.
     """
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
@@ -28,13 +27,13 @@ class Embedding(nn.Module):
 
     @torch.no_grad()
     def start_from(self, ids: Tensor, vectors: Tensor) -> None:
-        """Let the pieces `ids` (N,) start from `vectors` (N, D), scaled by one factor to the random start's size."""
+        """Set pieces `ids` (N,) to `vectors` (N, D), rescaled to the initial deviation."""
         deviation = vectors.double().square().mean().sqrt()
         self.table.weight[ids] = (vectors / (deviation * self.scale)).to(self.table.weight)
 
 
 class Projection(nn.Module):
-    """states (..., D) -> logits (..., V). There is no bias: a tied matrix is all there is."""
+    """states (..., D) -> logits (..., V), without a bias."""
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The two layers of the paper's figure 1. Residual and normalisation are written once, so a layer reads like it."""
+"""Encoder and decoder layers (Vaswani et al. 2017, figure 1)."""
 
 from collections.abc import Callable
 
@@ -13,17 +13,17 @@ from dragoman.model.dropout import Dropout
 from dragoman.model.position import Position
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swiglu": F.silu}
-# RMSNorm (Zhang & Sennrich 2019) leaves out LayerNorm's mean and bias. Both look at one position at a time.
+# RMSNorm (Zhang & Sennrich 2019) leaves out LayerNorm's mean and bias.
 NORMALIZATIONS: dict[str, Callable[..., nn.Module]] = {"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm}
 
 
 def normalization(config: ModelConfig) -> nn.Module:
-    """A norm over the D components of each position."""
+    """Normalisation over the D components of each position."""
     return choose("model.normalization", config.normalization, NORMALIZATIONS)(config.d_model, eps=1e-5)
 
 
 class Residual(nn.Module):
-    """x + dropout(f(norm(x))) for norm="pre"; norm(x + dropout(f(x))), the paper's order, for norm="post"."""
+    """x + dropout(f(norm(x))) for norm="pre"; norm(x + dropout(f(x))) for "post"."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Residual(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two products with an activation between, at each position alone. swiglu (Shazeer 2020) has a third, its gate."""
+    """Position-wise feed-forward network; swiglu (Shazeer 2020) adds a gate."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -87,14 +87,14 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, memory_attn_mask: Tensor | None, cache: LayerCache | None = None
     ) -> Tensor:
-        """x (N, T, D), memory (B, S, D), memory_attn_mask (B, 1, 1, S) True = may attend -> (N, T, D).
+        """x (N, T, D), memory (B, S, D), memory_attn_mask (B, 1, 1, S) -> (N, T, D).
 
-        There is no target padding mask: padding stands at the right, where the causal mask already hides it.
+        Target padding needs no mask: it is at the right, where the causal mask hides it.
         """
         own, source = (None, None) if cache is None else cache
 
         def cross_attention(y: Tensor) -> Tensor:
-            # The rows of one sentence read its memory as one row of more queries: its keys are read once for all.
+            # The k rows of a sentence become one row of k times the queries, so its keys are read once.
             queries = y.reshape(memory.size(0), -1, y.size(2))
             return self.cross_attention(queries, memory, memory_attn_mask, cache=source).view_as(y)
 

@@ -1,7 +1,7 @@
-"""Sentence vectors: memory (B, S, D) -> one vector (B, D) for each sentence.
+"""Sentence vectors: memory (B, S, D) -> one vector (B, D) per sentence.
 
-The mask `padding` (B, S) is True at padding, and no padding may change a vector; a row of nothing but padding gives
-zeros. `AttentionPooling` is the notes' pooling, with parameters to learn; `attention_mean` works without any.
+The mask `padding` (B, S) is True at padding, which never changes a vector; a row of padding alone gives zeros.
+`AttentionPooling` is the pooling of the notes and has parameters; `attention_mean` has none.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from torch import Tensor, nn
 
 
 def masked_mean(memory: Tensor, padding: Tensor) -> Tensor:
-    """sum_i m_i h_i / sum_i m_i with m_i = 1 for a token, <EOS> and a direction tag included."""
+    """sum_i m_i h_i / sum_i m_i, where m_i = 1 for tokens, <EOS> and direction tag."""
     tokens = ~padding[..., None]  # (B, S, 1)
     return (memory * tokens).sum(1) / tokens.sum(1).clamp(min=1)
 
 
 def first_token(memory: Tensor, padding: Tensor) -> Tensor:
-    """h_1: the first piece in its context or, in a model of both directions, the tag of the direction."""
+    """h_1, the state of the first piece, or of the direction tag if there is one."""
     return memory[:, 0].masked_fill(padding[:, :1], 0.0)
 
 
 def attention_mean(memory: Tensor, padding: Tensor) -> Tensor:
-    """Scaled dot-product attention with the masked mean as its query: softmax_i(mean . h_i / sqrt(D))."""
+    """Attention with the masked mean as query: weights softmax_i(mean.h_i / sqrt(D))."""
     query = masked_mean(memory, padding)[..., None]  # (B, D, 1)
     scores = (memory @ query).squeeze(-1) / memory.size(-1) ** 0.5  # (B, S)
     return _weighted_sum(_softmax(scores, padding), memory)
@@ -33,7 +33,7 @@ POOLINGS: dict[str, Pooling] = {"mean": masked_mean, "first": first_token, "atte
 
 
 class AttentionPooling(nn.Module):
-    """e_i = w^T tanh(W h_i + b), padding to -inf, alpha = softmax(e), v = sum_i alpha_i h_i (note 002)."""
+    """e_i = w^T tanh(W h_i + b), alpha = softmax(e), v = sum_i alpha_i h_i (note 002)."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class AttentionPooling(nn.Module):
 
 
 def _softmax(scores: Tensor, padding: Tensor) -> Tensor:
-    """Over the tokens of each row (B, S). The second mask turns the NaN of a row without tokens into zeros."""
+    """Softmax over the tokens of each row (B, S); zeros for a row without tokens."""
     return scores.masked_fill(padding, float("-inf")).softmax(-1).masked_fill(padding, 0.0)
 
 

@@ -1,7 +1,7 @@
-"""Position schemes: how a Transformer learns the order of its tokens.
+"""Position schemes.
 
-Attention by itself sees a set. A position scheme may act at three places, and each kind overrides what it needs;
-the base class leaves its input as it is:
+Attention alone ignores the order of its tokens. A scheme may act at three places, each a method of the base class,
+which leaves its input unchanged:
     embed   once, on the word vectors, before the first layer     integer, unit, sinusoidal, learned
     rotate  on queries and keys, in every self-attention          rope
     bias    on the scores, in every self-attention, after scaling and before the mask    t5, transformer_xl, alibi
@@ -22,9 +22,9 @@ from dragoman.errors import UserError
 
 
 class Position(nn.Module):
-    """No positions at all; the parent of every scheme."""
+    """No positions; the base class of every scheme."""
 
-    ctranslate2 = True  # whether CTranslate2 has a place for the scheme
+    ctranslate2 = True  # whether CTranslate2 supports the scheme
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class Position(nn.Module):
 
     @classmethod
     def limit(cls, config: PositionConfig) -> int | None:
-        """The number of positions that exist; None: no limit."""
+        """Return the number of positions; None means no limit."""
         return None
 
     def layer(self) -> "Position":
-        """The scheme of one layer: the same module for all layers, unless each learns parameters of its own."""
+        """Return the module of one layer; layers without own parameters share one."""
         return self
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -48,15 +48,15 @@ class Position(nn.Module):
         return q_or_k
 
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        """The addend of the scores: None, or broadcastable to (B, H, T_q, T_k). Keys are all tokens so far."""
+        """Return the bias of the scores: None, or broadcastable to (B, H, T_q, T_k)."""
         return None
 
 
 class Integer(Position):
-    """The position number n, added to the first component: the simplest idea, kept to show why it fails.
+    """The position n, added to the first component; kept to show why this fails.
 
-    It has no bound: soon one component drowns all others, and a longer text brings numbers never seen in training.
-    (Added to every component it would be undone by the first LayerNorm, which subtracts their mean.)
+    The number has no bound: one component soon dominates all others, and a longer text has numbers never seen in
+    training. (The first LayerNorm would remove a number added to every component, by subtracting the mean.)
     """
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -64,10 +64,10 @@ class Integer(Position):
 
 
 class Unit(Integer):
-    """The numbers squeezed into [0, 1]: bounded, but neighbours are hard to tell apart.
+    """Positions scaled to [0, 1]: bounded, but neighbours are hard to distinguish.
 
-    The last of `length` positions is 1. (Were it the last word of each sentence, the step between neighbours would
-    depend on the sentence's length, which a decoder cannot see before the end.)
+    The last of `length` positions is 1. (With 1 at the last word, the step between neighbours would depend on the
+    length of the sentence, which a decoder reaches only at its end.)
     """
 
     @classmethod
@@ -79,20 +79,20 @@ class Unit(Integer):
 
 
 def sinusoid(positions: Tensor, d_model: int, base: float) -> Tensor:
-    """PE(pos, 2i) = sin(pos / base^(2i/D)), PE(pos, 2i+1) = cos(the same): (T,) -> (T, D) (Vaswani 2017, 3.5)."""
+    """(T,) -> (T, D): sin(pos / base^(2i/D)) and its cosine at components 2i, 2i+1."""
     angles = _angles(positions, d_model, base)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[:, :d_model]
 
 
 def _angles(positions: Tensor, d_model: int, base: float) -> Tensor:
-    """pos / base^(2i/D): (T,) -> (T, D/2). Each pair of components has its own wavelength."""
+    """(T,) -> (T, D/2): pos / base^(2i/D)."""
     even = torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32)
     frequencies = torch.exp(even * (-math.log(base) / d_model))
     return positions[:, None].float() * frequencies
 
 
 class Sinusoidal(Position):
-    """The paper's fixed wavelengths, added to the word vectors: computed on demand, so no input is too long."""
+    """Sinusoids added to the embeddings, for any length (Vaswani et al. 2017, 3.5)."""
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return x + sinusoid(positions, self.d_model, self.config.base).to(x.dtype)
@@ -103,7 +103,7 @@ class Learned(Position):
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
-        # As large as the sinusoids: word vectors of deviation 1 would drown smaller ones for long.
+        # The deviation of the sinusoids. Embeddings have deviation 1 and would dominate smaller positions.
         self.table = nn.Parameter(torch.empty(config.length, d_model).normal_(std=0.7))
 
     @classmethod
@@ -115,9 +115,9 @@ class Learned(Position):
 
 
 class Rope(Position):
-    """Rotates each pair of components of queries and keys by its angle (Su et al. 2021, RoFormer, equation 15).
+    """Rotation of pairs of components of q and k (Su et al. 2021, equation 15).
 
-    A query at m and a key at n then meet under the angle (m - n) * frequency: only the distance is left.
+    A query at m and a key at n differ in rotation by (m - n) * frequency: only the distance matters in q.k.
     """
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
@@ -125,8 +125,8 @@ class Rope(Position):
         self.d_head = d_model // n_heads
         if self.d_head % 2:
             raise UserError(
-                f"model.position.kind=rope rotates pairs of components, but model.d_model={d_model} over "
-                f"model.n_heads={n_heads} makes heads of {self.d_head}. Change n_heads so that their size is even."
+                f"model.position.kind=rope: needs heads of an even size; model.d_model={d_model} over "
+                f"model.n_heads={n_heads} gives heads of {self.d_head}. Change n_heads"
             )
 
     def rotate(self, q_or_k: Tensor, positions: Tensor) -> Tensor:
@@ -137,16 +137,16 @@ class Rope(Position):
 
 
 def distances(q_positions: Tensor, k_positions: Tensor) -> Tensor:
-    """j - i of query i and key j: (T_q,), (T_k,) -> (T_q, T_k). The past is negative."""
+    """(T_q,), (T_k,) -> (T_q, T_k): j - i of query i and key j."""
     return k_positions - q_positions[:, None]
 
 
 class T5(Position):
-    """A learned number for each head and bucket of distances, the same in all layers (Raffel et al. 2020, section 2.1).
+    """Learned bias per head and bucket of distances (Raffel et al. 2020, section 2.1).
 
-    Half of the buckets hold one distance each, the rest ever wider ranges up to max_distance and all beyond. The
-    encoder uses one half of them for keys behind the query and one for keys ahead. (T5 also leaves out the 1/sqrt(d)
-    of the scores: that is `model.score=dot`.)
+    All layers share the biases. Half of the buckets hold one distance each, the others growing ranges up to
+    max_distance and all beyond. The encoder uses half of the buckets for keys before the query and half for keys
+    after it. (T5 also omits the 1/sqrt(d) of the scores: set `model.score=dot`.)
     """
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
@@ -154,7 +154,7 @@ class T5(Position):
         self.table = nn.Parameter(torch.empty(config.n_buckets, n_heads).normal_(std=d_model**-0.5))
 
     def buckets(self, distances: Tensor) -> Tensor:
-        """Distances j - i of any shape -> the number of each one's bucket."""
+        """Return the bucket of each distance j - i."""
         n, first = self.config.n_buckets, torch.zeros_like(distances)
         if self.causal:
             far = (-distances).clamp(min=0)
@@ -173,12 +173,12 @@ class T5(Position):
 
 
 class TransformerXL(Position):
-    """Content and position meet in four terms (Dai et al. 2019, section 3.3).
+    """Scores of four terms of content and position (Dai et al. 2019, section 3.3).
 
     q_i.k_j is the score itself; the bias adds q_i.W_kR R(i-j), u.k_j and v.W_kR R(i-j), where R is the sinusoid of
-    the distance and u, v stand for the query where its content does not matter. All layers share u and v; W_kR is
-    each layer's own. The three terms are divided by sqrt(d), as `model.score=scaled_dot` divides the first. The
-    encoder's negative distances are an extension: the paper has a decoder only.
+    the distance and the learned u and v replace the query. All layers share u and v; each layer has its own W_kR.
+    The three terms are divided by sqrt(d), as `model.score=scaled_dot` divides the first. Negative distances, in the
+    encoder, are an extension: the paper has a decoder only.
     """
 
     ctranslate2 = False
@@ -201,7 +201,7 @@ class _TransformerXLLayer(Position):
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
         n_heads, d_head = self.u.shape
         content = self.u[:, None] @ k.transpose(-2, -1)  # (B, H, 1, T_k): the same for every query
-        # Every possible distance i - j is projected once; each pair of tokens then picks its own.
+        # Project every distance i - j once; then gather the one of each pair of tokens.
         farthest = k.size(2) - 1
         nearest = 0 if self.causal else -farthest
         distance = torch.arange(nearest, farthest + 1, device=k.device)
@@ -214,9 +214,9 @@ class _TransformerXLLayer(Position):
 
 
 class Alibi(Position):
-    """Scores fall with the distance, at each head's own slope, in both directions alike (Press et al. 2022, 3)."""
+    """Linear bias -slope * |distance|, one slope per head (Press et al. 2022, 3)."""
 
-    ctranslate2 = False  # it has the scheme in its decoder only
+    ctranslate2 = False  # which has the scheme in the decoder only
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
@@ -224,12 +224,12 @@ class Alibi(Position):
         self.register_buffer("slopes", torch.tensor(_slopes(n_heads)), persistent=False)
 
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        # In fp32 whatever the type of q: bf16 would round long distances.
+        # Always in fp32: bf16 would round long distances.
         return -self.slopes[:, None, None] * distances(q_positions, k_positions).abs()
 
 
 def _slopes(n_heads: int) -> list[float]:
-    """2^(-8/n), 2^(-16/n), ... 2^-8; where n is no power of 2, every other slope of the next one fills up."""
+    """2^(-8/n) .. 2^-8; other n add every second slope of the next power of 2."""
     whole = 2 ** math.floor(math.log2(n_heads))
     slopes = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]
     return slopes + [2 ** (-4 * (2 * h + 1) / whole) for h in range(n_heads - whole)]

@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017) as three verbs: encode, decode, forward."""
+"""Encoder-decoder Transformer (Vaswani et al. 2017)."""
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,12 @@ from dragoman.model.position import POSITIONS
 
 
 class Transformer(nn.Module):
-    """`config` gives the shape; the vocabulary sizes come from the tokenizers."""
+    """Encoder-decoder Transformer of the shape `config`."""
 
     def __init__(self, config: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int) -> None:
         super().__init__()
         if config.tie == "all" and src_vocab_size != tgt_vocab_size:
-            raise UserError(
-                "model.tie=all needs one vocabulary. Set data.tokenizer.vocabulary=joint or model.tie=tgt."
-            )
+            raise UserError("model.tie=all: needs one vocabulary. Set data.tokenizer.vocabulary=joint or model.tie=tgt")
         self.config = config
         d_model, n_heads = config.d_model, config.n_heads
         scheme = choose("model.position.kind", config.position.kind, POSITIONS)
@@ -34,7 +32,7 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(
             DecoderLayer(config, self.decoder_position) for _ in range(config.n_decoder_layers)
         )
-        # Post-norm layers end in a norm of their own.
+        # Post-norm layers already end in a norm.
         self.encoder_norm = normalization(config) if config.norm == "pre" else nn.Identity()
         self.decoder_norm = normalization(config) if config.norm == "pre" else nn.Identity()
         for module in self.modules():
@@ -48,7 +46,7 @@ class Transformer(nn.Module):
             self.projection.weight = self.tgt_embedding.table.weight  # type: ignore[assignment]
 
     def encode(self, src: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
-        """src (B, S) ids, src_key_padding_mask (B, S) True = padding, None = there is none -> memory (B, S, D)."""
+        """src (B, S) ids, src_key_padding_mask (B, S) or None -> memory (B, S, D)."""
         positions = torch.arange(src.size(1), device=src.device)
         attn_mask = padding_attn_mask(src_key_padding_mask)
         x = self.dropout(self.encoder_position.embed(self.src_embedding(src), positions))
@@ -57,17 +55,12 @@ class Transformer(nn.Module):
         return self.encoder_norm(x)
 
     def decode(
-        self,
-        tgt: Tensor,
-        memory: Tensor,
-        memory_key_padding_mask: Tensor | None,
-        *,
-        cache: DecoderCache | None = None,
+        self, tgt: Tensor, memory: Tensor, memory_key_padding_mask: Tensor | None, *, cache: DecoderCache | None = None
     ) -> Tensor:
-        """tgt (N, T) ids, memory (B, S, D), memory_key_padding_mask (B, S) -> states (N, T, D).
+        """tgt (N, T) ids, memory (B, S, D), its padding mask (B, S) -> states (N, T, D).
 
-        N is B, or k rows for each sentence, side by side. `tgt` begins with <BOS>; with a cache, it is what follows
-        the tokens decoded so far, and the cache then holds them too.
+        N is B, or B * k with the k rows of a sentence side by side. `tgt` begins with <BOS>. With a cache, `tgt` holds
+        only the tokens after those decoded so far; they are added to the cache.
         """
         past = 0 if cache is None else cache.length
         positions = torch.arange(past, past + tgt.size(1), device=tgt.device)
@@ -79,16 +72,16 @@ class Transformer(nn.Module):
         return self.decoder_norm(x)
 
     def begin(self, src: Tensor, src_key_padding_mask: Tensor | None) -> DecoderCache:
-        """Encode src (B, S); return the cache of a search that has no token yet."""
+        """Encode src (B, S); return the cache of a search without tokens."""
         return DecoderCache(len(self.decoder), self.encode(src, src_key_padding_mask), src_key_padding_mask)
 
     def step(self, tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
-        """The next tokens (N, 1) -> logits (N, V) of those that follow; the cache has one token more."""
+        """Add tokens (N, 1) to the cache; return the logits (N, V) of the next ones."""
         tokens = tokens.to(cache.memory.device)
         states = self.decode(tokens, cache.memory, cache.memory_key_padding_mask, cache=cache)
         return self.projection(states[:, -1]), cache
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
-        """Teacher forcing: src (B, S), tgt_in (B, T) = <BOS> y1 .. yn -> logits (B, T, V) for y1 .. yn <EOS>."""
+        """Teacher forcing: src (B, S), tgt_in (B, T) -> logits (B, T, V) for tgt_out."""
         states = self.decode(tgt_in, self.encode(src, src_key_padding_mask), src_key_padding_mask)
         return self.projection(states)

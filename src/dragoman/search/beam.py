@@ -1,10 +1,10 @@
-"""Beam search: the k best prefixes side by side.
+"""Beam search.
 
-The rules are CTranslate2's, so that both engines find the same hypotheses. At each step the 2k best continuations of
-a sentence's k beams are ranked. Of the first k, those that end (<EOS>, or the longest length) become finished
-hypotheses; the best k that do not end go on. A sentence is done when k hypotheses are finished, at its longest
-length, or, with length_penalty 0, when n_best are finished and the first candidate was among them (no later one can
-score higher).
+The rules are CTranslate2's, so that both engines find the same hypotheses. Each step ranks the 2k best continuations
+of the k beams of a sentence. Those among the first k that end (<EOS>, or the maximum length) become finished
+hypotheses; the best k that do not end become the next beams. A sentence is done when k hypotheses are finished, or at
+its maximum length. With length_penalty 0 it is done when n_best hypotheses are finished and the first candidate was
+among them, because no later one can score higher.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from dragoman.special import EOS
 
 
 class Beam:
-    """k beams a sentence: their prefixes (B, k, t), token log-probs (B, k, t) and cumulative log-probs (B, k)."""
+    """Prefixes, token log-probs (B, k, t each), and cumulative log-probs (B, k)."""
 
     @staticmethod
     def width(config: SearchConfig) -> int:
@@ -29,23 +29,24 @@ class Beam:
         n, k = len(sentences), config.beam_size
         self.config, self.k = config, k
         self.finished: list[list[Hypothesis]] = [[] for _ in sentences]
-        self.best_ended = [False] * n  # whether the first candidate of some step ended
+        self.best_ended = [False] * n  # whether the first candidate of any step ended
         self.sentences = torch.arange(n)  # (B,): those in the batch
         self.max_length = torch.tensor([sentence.max_length for sentence in sentences])
         self.prefixes = torch.empty(n, k, 0, dtype=torch.long)
         self.log_probs = torch.empty(n, k, 0)
         self.cumulative = torch.full((n, k), float("-inf"))
-        self.cumulative[:, 0] = 0.0  # all beams begin alike: only the first one counts
+        # All beams begin alike, so only the first one counts.
+        self.cumulative[:, 0] = 0.0
 
     def advance(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """logits (N, V) -> the rows (n,) that go on, and their next tokens (n, 1)."""
+        """logits (N, V) -> the rows (n,) that continue, and their next tokens (n, 1)."""
         k, length = self.k, self.prefixes.size(2) + 1
         backpointers = self._extend(logits)  # now there are 2k candidates
         last = self.max_length[self.sentences, None] <= length
         ends = (self.prefixes[:, :, -1] == EOS) | last  # (B, 2k)
         for i, rank in (ends[:, :k] & self.cumulative[:, :k].isfinite()).nonzero().tolist():
             self._finish(i, rank)
-        # Of each sentence, the best k candidates that do not end.
+        # The best k candidates of each sentence that do not end.
         beams = ends.int().argsort(dim=1, stable=True)[:, :k]
         done = torch.tensor([self._is_done(s) for s in self.sentences.tolist()]) | last[:, 0]
         going_on = (~done).nonzero()  # (b, 1)
@@ -57,9 +58,9 @@ class Beam:
         return rows.to(logits.device), self.prefixes[:, :, -1].reshape(-1, 1).to(logits.device)
 
     def _extend(self, logits: Tensor) -> Tensor:
-        """Replace the k beams by their 2k best continuations, best first; return the beam each continues, (B, 2k).
+        """Replace the k beams by the 2k best continuations; return backpointers (B, 2k).
 
-        The best 2k of a sentence are among the best 2k of each of its beams, so only those are compared.
+        The 2k best of a sentence are among the 2k best of each of its beams, so only those are compared.
         """
         n, width = len(self.sentences), min(2 * self.k, logits.size(-1))
         best = log_probabilities(logits, first=self.prefixes.size(2) == 0).topk(width, dim=-1)
@@ -69,13 +70,11 @@ class Beam:
         backpointers = order // width
         every = torch.arange(n)[:, None]
         self.prefixes = torch.cat((self.prefixes[every, backpointers], tokens[every, order, None]), dim=2)
-        self.log_probs = torch.cat(
-            (self.log_probs[every, backpointers], log_probs[every, order, None]), dim=2
-        )
+        self.log_probs = torch.cat((self.log_probs[every, backpointers], log_probs[every, order, None]), dim=2)
         return backpointers
 
     def _finish(self, i: int, rank: int) -> None:
-        """Make a hypothesis of the candidate of this rank of the batch's i-th sentence."""
+        """Add candidate `rank` of the i-th sentence of the batch to its hypotheses."""
         ids, log_probs = self.prefixes[i, rank].tolist(), self.log_probs[i, rank].tolist()
         score = normalised(float(self.cumulative[i, rank]), len(ids), self.config.length_penalty)
         sentence = int(self.sentences[i])
@@ -89,6 +88,6 @@ class Beam:
         return n_finished >= self.k
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """For each sentence its n_best hypotheses, best first."""
+        """Return the n_best hypotheses of each sentence, best first."""
         n_best = self.config.n_best
         return [sorted(finished, key=lambda h: -h.score)[:n_best] for finished in self.finished]

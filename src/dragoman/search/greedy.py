@@ -1,4 +1,4 @@
-"""One path a row: greedy search takes the most probable piece at each step, sampling draws one at random."""
+"""Greedy search and sampling: one path per row."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from dragoman.special import EOS
 
 
 class Path:
-    """The output of one row so far; `number` tells the rows of a sentence apart."""
+    """Output of one row so far; `number` is its number among those of the sentence."""
 
     def __init__(self, sentence: Sentence, number: int) -> None:
         self.sentence, self.number = sentence, number
@@ -22,7 +22,7 @@ class Path:
         self.finished = False
 
     def append(self, token: int, log_prob: float) -> None:
-        """Add a token, until <EOS> or the longest length."""
+        """Add a token, until <EOS> or the maximum length."""
         if self.finished:
             return
         self.token_scores.append(log_prob)
@@ -36,21 +36,21 @@ class Path:
 
 
 class Greedy:
-    """The most probable piece at each step; one hypothesis a sentence."""
+    """The most probable piece at each step; one hypothesis per sentence."""
 
     @staticmethod
     def width(config: SearchConfig) -> int:
-        """Rows of a sentence."""
+        """Return the number of rows of a sentence."""
         return 1
 
     def __init__(self, config: SearchConfig, sentences: Sequence[Sentence]) -> None:
         self.config, self.k = config, self.width(config)
         self.paths = [[Path(sentence, n) for n in range(self.k)] for sentence in sentences]
-        self.unfinished = self.paths  # those of the sentences in the batch
+        self.unfinished = self.paths  # of the sentences still in the batch
         self.first = True
 
     def advance(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
-        """logits (N, V) -> the rows (n,) that go on (None: all, as they are), and their next tokens (n, 1)."""
+        """logits (N, V) -> rows (n,) that continue, None = all; next tokens (n, 1)."""
         log_probs = log_probabilities(logits, first=self.first)
         tokens = self.choose(log_probs)  # (N, 1)
         token_log_probs = log_probs.gather(1, tokens)
@@ -71,15 +71,15 @@ class Greedy:
         return log_probs.argmax(dim=-1, keepdim=True)
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """For each sentence its hypotheses, best first."""
+        """Return the hypotheses of each sentence, best first."""
         results = [[path.hypothesis(self.config.length_penalty) for path in paths] for paths in self.paths]
         return [sorted(hypotheses, key=lambda h: (-h.score, h.ids)) for hypotheses in results]
 
 
 class Sample(Greedy):
-    """n_best random draws from the warped distribution; scores are the model's own log-probs.
+    """n_best random samples of the warped distribution, scored without warping.
 
-    Each draw has its own random generator, so that the other sentences of a batch cannot change it.
+    Each sample has its own random generator, so that the other sentences of a batch cannot change it.
     """
 
     @staticmethod
@@ -95,9 +95,7 @@ class Sample(Greedy):
         probs = warped(log_probs, config.temperature, config.top_k, config.top_p).exp()
         for path, row in zip((path for paths in self.unfinished for path in paths), probs, strict=True):
             if path not in self.generators:
-                seed = np.random.SeedSequence([config.seed, path.sentence.line, path.number]).generate_state(
-                    1
-                )
+                seed = np.random.SeedSequence([config.seed, path.sentence.line, path.number]).generate_state(1)
                 self.generators[path] = torch.Generator(row.device).manual_seed(int(seed[0]))
             tokens.append(torch.multinomial(row, 1, generator=self.generators[path]))
         return torch.stack(tokens)

@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 
 class Sentence(NamedTuple):
-    """One source sentence: `line` is its number in the whole input, `max_length` counts no <EOS>."""
+    """Source sentence: `line` of the whole input; `max_length` without <EOS>."""
 
     line: int
     max_length: int
 
 
 class Hypothesis(NamedTuple):
-    """ids without <BOS> and <EOS>; token_scores are log-probs, the last one of <EOS> where it was reached."""
+    """ids without <BOS> and <EOS>; token_scores: log-probs, a final <EOS> included."""
 
     ids: list[int]
     score: float
@@ -19,5 +19,5 @@ class Hypothesis(NamedTuple):
 
 
 def normalised(total: float, length: int, length_penalty: float) -> float:
-    """Cumulative log-prob / length^length_penalty; the length counts <EOS> where it was reached, as in CTranslate2."""
+    """Return total / length^length_penalty; as in CTranslate2, <EOS> counts."""
     return total / length**length_penalty

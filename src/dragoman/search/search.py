@@ -1,6 +1,6 @@
-"""The decoding loop of the study notes, for a batch: begin with <BOS>, feed back what was chosen, until <EOS>.
+"""Autoregressive decoding of a batch, from <BOS> to <EOS>.
 
-Sentences that are done leave the batch, and no sentence can influence another.
+Finished sentences leave the batch, and no sentence influences another.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 
 class SearchState(Protocol):
-    """The interface of every kind of search; see `Greedy`."""
+    """Interface of every kind of search; see `Greedy`."""
 
     def __init__(self, config: SearchConfig, sentences: Sequence[Sentence]) -> None: ...
     @staticmethod
@@ -35,10 +35,8 @@ class SearchState(Protocol):
 SEARCHES: dict[str, type[SearchState]] = {"greedy": Greedy, "beam": Beam, "sample": Sample}
 
 
-def search(
-    step: Step, cache: Any, sentences: Sequence[Sentence], config: SearchConfig
-) -> list[list[Hypothesis]]:
-    """Translate the sentences of one batch, whose cache holds no token yet."""
+def search(step: Step, cache: Any, sentences: Sequence[Sentence], config: SearchConfig) -> list[list[Hypothesis]]:
+    """Return the hypotheses of the sentences of one batch; `cache` has no tokens yet."""
     kind = choose("search.kind", config.kind, SEARCHES)
     state = kind(config, sentences)
     tokens = torch.full((len(sentences) * kind.width(config), 1), BOS)

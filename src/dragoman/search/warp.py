@@ -1,4 +1,4 @@
-"""From logits to log-probabilities: which pieces may be produced, and how sharp their distribution is."""
+"""Log-probabilities of the permitted pieces, and their warping for sampling."""
 
 import torch
 from torch import Tensor
@@ -9,9 +9,9 @@ NEVER = (PAD, UNK, BOS)  # in no translation
 
 
 def log_probabilities(logits: Tensor, *, first: bool) -> Tensor:
-    """fp32 log-softmax (N, V) over the pieces that may be produced; the others are at -inf.
+    """fp32 log-softmax (N, V) over the permitted pieces; the others are -inf.
 
-    The first piece cannot be <EOS>: no sentence translates to nothing.
+    <EOS> is not permitted as the first piece, so that no translation is empty.
     """
     forbidden = torch.tensor([*NEVER, EOS] if first else NEVER, device=logits.device)
     allowed = logits.to(torch.float32, copy=True).index_fill_(-1, forbidden, float("-inf"))
@@ -19,9 +19,9 @@ def log_probabilities(logits: Tensor, *, first: bool) -> Tensor:
 
 
 def warped(log_probs: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """Divide by the temperature, keep the top k (0 = all) and the smallest set of mass top_p, renormalise.
+    """Divide by the temperature, keep top_k and top_p, and renormalise.
 
-    top_p is nucleus sampling (Holtzman et al. 2020); the most probable piece always stays.
+    top_k = 0 keeps all. top_p is nucleus sampling (Holtzman et al. 2020); the most probable piece always stays.
     """
     log_probs = log_probs / temperature
     if 0 < top_k < log_probs.size(-1):

@@ -37,18 +37,16 @@ class CTranslate2Engine:
     """Search with a loaded export; `positions` is the most ids of a sentence, 0 where there is no limit."""
 
     def __init__(self, folder: Path, info: BundleInfo, positions: int) -> None:
-        ctranslate2 = library()
-        self.positions, self.workers = positions, _processors()
+        self.positions = positions
+        has_affinity = hasattr(os, "sched_getaffinity")
+        self.workers = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
         src, tgt = info.src_tokenizer, info.tgt_tokenizer
         self._src_pieces = src.pieces(range(len(src)))
         self._tgt_ids = {piece: i for i, piece in enumerate(tgt.pieces(range(len(tgt))))}
         options = {"device": "cpu", "inter_threads": self.workers, "intra_threads": 1}
-        try:
-            # In a thread of its own, because the thread that loads it is left with one thread for torch as well.
-            with ThreadPoolExecutor(1) as pool:
-                self._model = pool.submit(ctranslate2.Translator, str(folder), **options).result()
-        except (RuntimeError, ValueError) as error:
-            raise UserError(f"{folder}: CTranslate2 cannot read it ({error})") from error
+        # In a thread of its own, because the thread that loads it is left with one thread for torch as well.
+        with ThreadPoolExecutor(1) as pool:
+            self._model = pool.submit(library().Translator, str(folder), **options).result()
 
     @classmethod
     def load(cls, bundle: Path, info: BundleInfo) -> "CTranslate2Engine":
@@ -58,9 +56,9 @@ class CTranslate2Engine:
         if not folder.is_dir():
             raise UserError(f"{bundle}: no CTranslate2 export. {remedy}")
         manifest = read_json(folder / MANIFEST)
-        if (manifest.get("format_version"), manifest.get("made_of")) != (FORMAT_VERSION, made_of(bundle)):
+        if (manifest["format_version"], manifest["made_of"]) != (FORMAT_VERSION, made_of(bundle)):
             raise UserError(f"{folder}: made from other weights, or in another format. {remedy}")
-        verify(folder, listed(folder))
+        verify(folder, manifest["files"])
         return cls(folder, info, manifest["positions"])
 
     def translate(
@@ -76,9 +74,6 @@ class CTranslate2Engine:
         """As engine.translate_ids, without token_scores; unless `scored`, scores are NaN, which saves time."""
         check_choice("search.kind", search.kind, SEARCHES)
         limit = self.positions - 1 if self.positions else sys.maxsize  # one is for <EOS>
-        longest = max(map(len, sources), default=0)
-        if longest > limit:
-            raise UserError(f"a sentence of {longest} pieces is too long for {self.positions} positions")
         caps = [min(search.max_length(len(source)), limit) for source in sources]
         width = search.beam_size if search.kind == "beam" else 1
 
@@ -104,18 +99,16 @@ class CTranslate2Engine:
         while waiting:
             batch, answers = waiting.popleft()
             for i, answer in zip(batch, answers, strict=True):
-                results[i] = self._hypotheses(answer.result(), caps[i])
+                result = answer.result()
+                pairs = zip(result.hypotheses, result.scores or itertools.repeat(math.nan), strict=False)
+                results[i] = [
+                    Hypothesis([self._tgt_ids[piece] for piece in pieces[: caps[i]]], score, [])
+                    for pieces, score in pairs
+                ]
             if progress:
                 progress(len(batch))
             waiting.extend(itertools.islice(submitted, 1))
         return results
-
-    def _hypotheses(self, answer: Any, cap: int) -> list[Hypothesis]:
-        scores = answer.scores or itertools.repeat(math.nan)
-        return [
-            Hypothesis([self._tgt_ids[piece] for piece in pieces[:cap]], score, [])
-            for pieces, score in zip(answer.hypotheses, scores, strict=False)
-        ]
 
 
 def library() -> Any:
@@ -147,8 +140,3 @@ def _batches(sources: Ids, n_tokens: int) -> Iterator[list[int]]:
         n_rows = max(1, n_tokens // (len(sources[order[0]]) + 1))
         yield order[:n_rows]
         order = order[n_rows:]
-
-
-def _processors() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -61,9 +61,7 @@ def sentences(
             yield from (*halves, last._replace(space=last.space + space))
 
 
-def join(
-    parts: Sequence[tuple[Sentence, list[Hypothesis]]], rank: int, tokenizer: Tokenizer, tgt: str
-) -> Candidate:
+def join(parts: Sequence[tuple[Sentence, list[Hypothesis]]], rank: int, tokenizer: Tokenizer, tgt: str) -> Candidate:
     """Join the translations of this rank of a line's sentences, as `tgt` is written."""
     text = space = ""
     score, tokens, token_scores = 0.0, [], []
@@ -91,9 +89,7 @@ def _space_between(space: str, tgt: str) -> str:
     return space if space and not space.strip(" \t") else " "  # an ideographic space is Chinese too
 
 
-def in_lines(
-    progress: Callable[[int], object], before: int, n_lines: int, n_sentences: int
-) -> Callable[[int], None]:
+def in_lines(progress: Callable[[int], object], before: int, n_lines: int, n_sentences: int) -> Callable[[int], None]:
     """Convert counts of sentences, as an engine reports them, into whole lines of the input."""
     done = 0
 

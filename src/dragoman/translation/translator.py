@@ -8,7 +8,6 @@ N lines in, N lines out, in order, and no part of a line is dropped:
   - blank lines stay blank, and a sentence without letters or digits (emoji, a row of dashes) is copied.
 A call has one direction: the one that is named, or the first whose source is in the script of the text (of all lines
 in `score`, of the first window elsewhere). The n-th best translation of a line joins the n-th best of its sentences.
-
 Lines are translated in windows, so that memory does not depend on the length of a file.
 """
 
@@ -43,16 +42,16 @@ log = logging.getLogger(__name__)
 
 
 class Translator:
-    """A bundle, ready to translate: with CTranslate2, or with torch, which also does everything else."""
+    """A bundle, ready to translate: with CTranslate2, or with torch, which also does everything else.
+
+    `bundle` holds the model, unless there is an `export`; then `read` loads it when it is needed.
+    """
 
     def __init__(
-        self,
-        bundle: BundleInfo,
-        export: CTranslate2Engine | None = None,
-        read: Callable[[], Bundle] | None = None,
+        self, bundle: BundleInfo, export: CTranslate2Engine | None = None, read: Callable[[], Bundle] | None = None
     ) -> None:
-        """`bundle` holds the model, unless there is an `export`; then `read` loads it when it is needed."""
         self.bundle, self._export, self._read = bundle, export, read
+        self.engine = "ctranslate2" if export else "torch"  # which translates
         # A sentence has its tag, in a model of two directions, and <EOS>.
         limit = export.positions if export else self.model.max_positions
         self.max_length = min(bundle.max_length, max(1, (limit or _LONGEST) - len(bundle.directions)))
@@ -67,23 +66,16 @@ class Translator:
         an option that only torch serves, such as "--attention".
         """
         check_choice("--engine", engine, ENGINES)
+        folder = bundles.locate(Path(folder))
+        info = bundles.load_info(folder)
+        export = _load_export(folder, info, engine, device, task)
 
-        def load_bundle(path: Path) -> Bundle:
+        def read() -> Bundle:
             from dragoman.translation.engine import choose_device
 
-            return bundles.load(path, choose_device(device))
+            return bundles.load(folder, choose_device(device))
 
-        def read(path: Path) -> Translator:
-            info = bundles.load_info(path)
-            export = _load_export(path, info, engine, device, task)
-            return cls(info, export, partial(load_bundle, path)) if export else cls(load_bundle(path))
-
-        return bundles.read_stable(Path(folder), read)
-
-    @property
-    def engine(self) -> str:
-        """The engine that translates: ctranslate2 or torch."""
-        return "ctranslate2" if self._export else "torch"
+        return cls(info, export, read) if export else cls(read())
 
     @cached_property
     def model(self) -> "Transformer":
@@ -97,9 +89,7 @@ class Translator:
         choices = self.bundle.directions
         return named(name, choices) if name else by_script(choices, text)
 
-    def translate(
-        self, lines: Sequence[str], search: SearchConfig | None = None, **options: Any
-    ) -> list[Translation]:
+    def translate(self, lines: Sequence[str], search: SearchConfig | None = None, **options: Any) -> list[Translation]:
         """Translate each line; for `options` see `stream`."""
         return list(self.stream(lines, search, **options))
 
@@ -120,39 +110,32 @@ class Translator:
         the number of lines done so far.
         """
         search, progress = search or self.bundle.search, progress or (lambda n_lines: None)
-        translate = self._engine_for(search, scored)
+        translate = self._translate_ids(search, scored)
         n_lines = n_sentences = 0
         for tgt, window in self._windows(lines, direction):
             sources = [sentence.ids for line in window for sentence in line if sentence.ids]
             numbers = range(n_sentences, n_sentences + len(sources))
             report = in_lines(progress, n_lines, len(window), len(sources))
-            results = translate(sources, search, batch_tokens=batch_tokens, lines=numbers, progress=report)
-            rest = iter(results)
+            rest = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers, progress=report))
             for line in window:
                 parts = [(sentence, next(rest) if sentence.ids else []) for sentence in line]
-                n_best = min(search.n_best, max([1, *(len(hypotheses) for _, hypotheses in parts)]))
+                n_best = max([1, *(len(hypotheses) for _, hypotheses in parts)])
                 ranks = [join(parts, rank, self.bundle.tgt_tokenizer, tgt) for rank in range(n_best)]
                 yield Translation(ranks)
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
             progress(n_lines)
 
     def score(
-        self,
-        src: Sequence[str],
-        tgt: Sequence[str],
-        *,
-        batch_tokens: int = 4096,
-        direction: str | None = None,
+        self, src: Sequence[str], tgt: Sequence[str], *, batch_tokens: int = 4096, direction: str | None = None
     ) -> list[float]:
         """Return log P(tgt | src) of each pair of lines in nats, <EOS> included. Lines are not split."""
         from dragoman.translation.engine import score_ids
 
         if len(src) != len(tgt):
             raise UserError(f"{len(src)} source lines but {len(tgt)} target lines. They are pairs")
-        tgt_language = self.direction(direction, "\n".join(src)).tgt
-        pairs = [self._whole(*pair, tgt_language) for pair in zip(src, tgt, strict=True)]
-        sources, targets = [ids for ids, _ in pairs], [ids for _, ids in pairs]
-        return score_ids(self.model, sources, targets, batch_tokens=batch_tokens)
+        language = self.direction(direction, "\n".join(src)).tgt
+        pairs = [self._whole(*pair, language) for pair in zip(src, tgt, strict=True)]
+        return score_ids(self.model, [s for s, _ in pairs], [t for _, t in pairs], batch_tokens=batch_tokens)
 
     def attend(self, line: str, translation: str, *, direction: str | None = None) -> "Attended":
         """Return the attention weights over `line` for each piece of `translation`; neither is split."""
@@ -189,19 +172,17 @@ class Translator:
                 progress(n_lines)
         return torch.cat(vectors)
 
-    def _engine_for(self, search: SearchConfig, scored: bool) -> Callable[..., list[list[Hypothesis]]]:
-        """The function that translates ids with this search."""
+    def _translate_ids(self, search: SearchConfig, scored: bool) -> Callable[..., list[list[Hypothesis]]]:
+        """The engine's function for this search."""
+        if self._export and search.kind in SEARCHES:
+            return partial(self._export.translate, scored=scored)
         if self._export:
-            if search.kind in SEARCHES:
-                return partial(self._export.translate, scored=scored)
             log.warning("note: CTranslate2 does not support search.kind=%s; torch is used", search.kind)
         from dragoman.translation.engine import translate_ids
 
         return partial(translate_ids, self.model)
 
-    def _windows(
-        self, lines: Iterable[str], direction: str | None
-    ) -> Iterator[tuple[str, list[list[Sentence]]]]:
+    def _windows(self, lines: Iterable[str], direction: str | None) -> Iterator[tuple[str, list[list[Sentence]]]]:
         """Yield the target language and the sentences of some lines at a time."""
         rest, tgt, tokenizer = iter(lines), "", self.bundle.src_tokenizer
         while window := list(itertools.islice(rest, WINDOW)):
@@ -229,18 +210,14 @@ def _load_export(
         return None
     if not on_cpu:
         raise UserError(f"--device {device}: CTranslate2 computes on the CPU here. Use --engine torch")
+    if task:
+        log.warning("note: CTranslate2 does not support %s; torch is used", task)
+        return None
     try:
-        if engine == "ctranslate2" and not export_of(folder).is_dir():
-            from dragoman.translation.export import unsupported_by_ctranslate2  # with torch
-
-            task = task or unsupported_by_ctranslate2(info.model_config)
-        if task:
-            raise UserError(f"CTranslate2 does not support {task}")
-        if engine == device == "auto" and library().get_cuda_device_count():
-            return None
-        return CTranslate2Engine.load(folder, info)
+        on_gpu = engine == device == "auto" and library().get_cuda_device_count()
+        return None if on_gpu else CTranslate2Engine.load(folder, info)
     except UserError as error:
-        if engine == "ctranslate2" and not task:
+        if engine == "ctranslate2":
             raise
         log.warning("note: %s; torch is used", error)
         return None

@@ -1,0 +1,32 @@
+"""Copies of the peers' data that Dragoman cuts into the same pieces.
+
+The peers' vocabulary rewrites text (NFKC) before it cuts it; a vocabulary of Dragoman does not. The copies are
+rewritten text, and a vocabulary without the rewriting.
+"""
+
+from pathlib import Path
+
+from sentencepiece import SentencePieceProcessor
+from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
+
+from dragoman.errors import UserError
+
+
+def copy_data(data: Path, folder: Path, names: list[str]) -> None:
+    """Copy the vocabulary without its rewriting, and text files after it. Raises UserError for other pieces."""
+    for path in (data / name for name in ("spm.model", *names)):
+        if not path.is_file():
+            raise UserError(f"there is no {path}: prepare_data.py of the peers' programs writes it")
+    model = sentencepiece_model.ModelProto()
+    model.ParseFromString((data / "spm.model").read_bytes())
+    model.normalizer_spec.name, model.normalizer_spec.precompiled_charsmap = "identity", b""
+    (folder / "spm.model").write_bytes(model.SerializeToString())
+    rewriting, plain = (SentencePieceProcessor(model_file=str(each / "spm.model")) for each in (data, folder))
+    for name in names:
+        lines = (data / name).read_text(encoding="utf-8").splitlines()
+        rewritten = [line.replace("\u2581", " ").strip() for line in rewriting.normalize(lines)]
+        pairs = zip(rewriting.encode(lines), plain.encode(rewritten), strict=True)
+        for number, (expected, pieces) in enumerate(pairs, 1):
+            if pieces != expected:
+                raise UserError(f"{data / name}, line {number}: other pieces without the vocabulary's rewriting")
+        (folder / name).write_text("".join(line + "\n" for line in rewritten), encoding="utf-8")

@@ -1,0 +1,172 @@
+"""Losses of `fit` beside a plain training loop: python scripts/bench/same_training.py [--steps 300]
+
+Beside `fit`, as train.py calls it, stands a plain loop: torch.nn.Transformer in fp32 over padded batches, all logits at
+once into torch's cross-entropy, torch's dropout, AdamW. Both start from the same weights and see the same batches.
+
+Without dropout the losses must agree step by step, up to rounding. With it they can agree only as well as the plain
+loop agrees with itself under other dropout masks.
+"""
+
+import dataclasses
+import itertools
+import math
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from measure_training import NEVER, Enough, Settings, configure, fit_with
+from report import markdown
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dragoman.commands.cli import Parser, command
+from dragoman.config import Config
+from dragoman.data.collate import Batch
+from dragoman.model.transformer import Transformer
+from dragoman.special import PAD
+from dragoman.training import fit
+from dragoman.training.module import TranslationModule
+from dragoman.training.progress import ProgressCallback
+from dragoman.training.schedule import learning_rate
+
+EXACT = 50  # steps without dropout
+Losses = list[float]  # nats per target token, with label smoothing, of each step
+
+
+@command
+def main(argv: list[str]) -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("--steps", type=int, default=300, metavar="N", help="with dropout (300)")
+    args = parser.parse(argv)
+    # Small batches, for many steps; a warm-up that a few hundred steps leave behind.
+    overrides = ["training.lr=1e-3", "training.warmup_steps=100"]
+    settings = Settings(precision="32", max_tokens=1024, overrides=overrides)
+    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
+        print(compare(fit.resolve(configure(settings, Path(folder))), args.steps), end="")
+
+
+def compare(config: Config, steps: int) -> str:
+    """Train without and with dropout; the page."""
+    still = dataclasses.replace(config, model=dataclasses.replace(config.model, dropout=0.0))
+    ours, plain = (train(still, min(steps, EXACT)) for train in (with_fit, with_plain_torch))
+    largest = max(abs(a - b) for a, b in zip(ours, plain, strict=True))
+    curves = {
+        "Dragoman": with_fit(config, steps),
+        "plain torch": with_plain_torch(config, steps),
+        "plain torch, other dropout masks": with_plain_torch(config, steps, masks=2),
+    }
+    third = -(-steps // 3)
+    rows = [[name, f"{losses[0]:.4f}", f"{fmean(losses[-third:]):.4f}"] for name, losses in curves.items()]
+    return (
+        f"Nats per target token, with label smoothing. Without dropout, in {len(ours)} steps, Dragoman and plain "
+        f"torch differ by {largest:.1e} at most, in a loss that goes from {plain[0]:.2f} to {plain[-1]:.2f}.\n\n"
+        + markdown(["with dropout", "first loss", f"mean loss of the last {third} steps"], rows)
+    )
+
+
+class LossCallback(Callback):
+    """Collects the loss of each step, and ends the run after `steps`."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.losses: Losses = []
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        assert isinstance(pl_module, TranslationModule)
+        self.losses.append(pl_module.measured["loss"])
+        if len(self.losses) == self.steps:
+            raise Enough
+
+
+def with_fit(config: Config, steps: int) -> Losses:
+    """Train in a temporary folder."""
+    callback = LossCallback(steps)
+    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
+        fit_with(dataclasses.replace(config, run_dir=f"{folder}/run"), callback)
+    return callback.losses
+
+
+def with_plain_torch(config: Config, steps: int, *, masks: int | None = None) -> Losses:
+    """Train with the plain loop; `masks` is another seed for dropout alone."""
+    c, losses = config.training, []
+    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
+        data = fit.prepare_data(config, Path(folder))
+        model = PlainTransformer(fit.make_module(config, data, ProgressCallback(config.trainer)).model)
+        if masks is not None:
+            torch.manual_seed(masks)
+        optimizer = torch.optim.AdamW(
+            model.parameters(), betas=(c.beta1, c.beta2), eps=1e-9, weight_decay=c.weight_decay, foreach=False
+        )
+        rates: dict[str, Any] = {"peak": c.lr, "warmup_steps": c.warmup_steps, "max_steps": NEVER}
+        for step, batch in enumerate(itertools.islice(data.train_dataloader(), steps), start=1):
+            optimizer.param_groups[0]["lr"] = learning_rate(c.schedule, step, **rates)
+            logits, targets = model(batch.src, batch.tgt_in).flatten(0, 1), batch.tgt_out.flatten()
+            loss = F.cross_entropy(logits, targets, ignore_index=PAD, label_smoothing=c.label_smoothing)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), c.clip_norm)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    return losses
+
+
+class PlainTransformer(nn.Module):
+    """A copy of a pre-norm Dragoman model with one embedding matrix, made of torch's own modules."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        c = model.config
+        self.words = nn.Parameter(model.projection.weight.detach().clone())
+        self.add_positions = model.encoder_position.embed
+        self.dropout = nn.Dropout(c.dropout)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pre-norm has no nested tensors
+            self.net = nn.Transformer(
+                c.d_model, c.n_heads, c.n_encoder_layers, c.n_decoder_layers, c.d_ff, c.dropout,
+                batch_first=True, norm_first=True,
+            )  # fmt: skip
+        for stack, layers, norm in (
+            (self.net.encoder, model.encoder, model.encoder_norm),
+            (self.net.decoder, model.decoder, model.decoder_norm),
+        ):
+            stack.norm.load_state_dict(norm.state_dict())
+            for plain, layer in zip(stack.layers, layers, strict=True):
+                plain.dropout.p = 0.0  # inside the feed-forward
+                _copy(layer, plain)
+
+    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        """(B, S), (B, T) -> logits (B, T, V)."""
+        later = torch.ones(tgt_in.size(1), tgt_in.size(1), dtype=torch.bool).triu(1)
+        masks = {"tgt_mask": later, "src_key_padding_mask": src == PAD, "memory_key_padding_mask": src == PAD}
+        return F.linear(self.net(self._embed(src), self._embed(tgt_in), **masks), self.words)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        words = F.embedding(ids, self.words, padding_idx=PAD) * math.sqrt(self.words.size(1))
+        return self.dropout(self.add_positions(words, torch.arange(ids.size(1))))
+
+
+@torch.no_grad()
+def _copy(layer: Any, plain: Any) -> None:
+    """Copy the weights of a layer; both dropouts apart from those of the residuals are off."""
+    for name, plain_name in (("self_attention", "self_attn"), ("cross_attention", "multihead_attn")):
+        if hasattr(layer, name):
+            own, copy = getattr(layer, name), getattr(plain, plain_name)
+            copy.in_proj_weight.copy_(torch.cat((own.q.weight, own.kv.weight)))
+            copy.in_proj_bias.copy_(torch.cat((own.q.bias, own.kv.bias)))
+            copy.out_proj.load_state_dict(own.out.state_dict())
+            copy.dropout = 0.0
+    for n, residual in enumerate(layer.residuals, start=1):
+        getattr(plain, f"norm{n}").load_state_dict(residual.norm.state_dict())
+    plain.linear1.load_state_dict(layer.feed_forward.up.state_dict())
+    plain.linear2.load_state_dict(layer.feed_forward.down.state_dict())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

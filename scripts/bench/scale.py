@@ -1,0 +1,120 @@
+"""Growth of cost with length, model and batch: python scripts/bench/scale.py [--only length size batch]
+
+One thing grows at a time: the length of sentences, the size of the model, the tokens of a batch. Each measurement is a
+process of its own, on the CPU and in fp32. Beside the costs stand the operations that explain/cost.py counts: no cost
+should grow faster than they do. Growth with the corpus: data.py.
+"""
+
+import json
+import random
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from programs import checkouts, run
+from report import Record, machine, markdown
+
+from dragoman.commands.cli import Parser, command
+
+if TYPE_CHECKING:
+    from dragoman.model.transformer import Transformer
+
+VOCABULARY, N_DECODED = 8_000, 16
+WARM_UP, STEPS, SECONDS = 2, 5, 3.0  # steps not timed; timed at least, for at least so long
+SWEEPS: dict[str, list[Record]] = {
+    "length": [{"size": "small", "length": n, "tokens": 4096} for n in (16, 32, 64, 128, 256, 512)],
+    "size": [{"size": size, "length": 32, "tokens": 1024} for size in ("tiny", "small", "base", "big")],
+    "batch": [{"size": "small", "length": 32, "tokens": n} for n in (256, 512, 1024, 2048, 4096, 8192)],
+}
+
+
+@command
+def main(argv: list[str]) -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("--only", nargs="+", default=list(SWEEPS), choices=SWEEPS, help="(all)")
+    parser.add_argument("cell", nargs="?", help="one measurement, as JSON")
+    args = parser.parse(argv)
+    if args.cell:
+        print(json.dumps(train(**json.loads(args.cell))))
+        return
+    (checkout,) = checkouts([])
+    print(f"{machine()}, fp32")
+    for name in args.only:
+        rows = [run(checkout.program("scale.py", name, settings), {}, timeout=600) for settings in SWEEPS[name]]
+        print("\n" + markdown(list(rows[0]), [list(map(text, row.values())) for row in rows]), flush=True)
+
+
+def text(value: float | str) -> str:
+    """A word, or a number with three digits."""
+    return value if isinstance(value, str) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def train(size: str, length: int, tokens: int) -> Record:
+    """Time a training step and a translation: sentences of one length, without padding."""
+    import torch
+    from clock import peak_mb
+
+    from dragoman.compose import compose
+    from dragoman.data.collate import collate
+    from dragoman.explain.cost import Cost, Shape
+    from dragoman.model.transformer import Transformer
+    from dragoman.training.loss import projected_loss
+    from dragoman.training.machine import keep_freed_memory
+
+    keep_freed_memory()
+    sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY}
+    rows, config = tokens // length, compose([f"model={size}"]).model
+    batch = collate(sentences(rows, length - 1), sentences(rows, length - 1))
+    before, model = peak_mb(), Transformer(config, **sizes).train()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    seconds: list[float] = []
+    while len(seconds) < WARM_UP + STEPS or sum(seconds[WARM_UP:]) < SECONDS:
+        start = time.perf_counter()
+        optimizer.zero_grad()  # before the forward pass, as in training/module.py
+        memory = model.encode(batch.src, batch.src_key_padding_mask)
+        states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask).flatten(0, 1)  # (tokens, D)
+        loss, _ = projected_loss(states, model.projection.weight, batch.tgt_out.flatten())
+        (loss / batch.n_tokens).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+    flops = sum(Cost(config=config, **sizes).flops(Shape(rows, length, length, rows * length)).values())
+    return {
+        "model": size,
+        "tokens in a sentence": length,
+        "tokens in a batch": tokens,
+        "million operations a token": flops / batch.n_tokens / 1e6,
+        "training, ms a token": 1000 * statistics.median(seconds[WARM_UP:]) / batch.n_tokens,
+        "memory, MB": peak_mb() - before,
+        f"translating {N_DECODED}, s": decode(model.eval(), length),
+    }
+
+
+def decode(model: "Transformer", length: int) -> float:
+    """Seconds to translate a few sentences greedily into sentences of the same length."""
+    import torch
+
+    from dragoman.config import SearchConfig
+    from dragoman.special import EOS
+    from dragoman.translation.engine import translate_ids
+
+    with torch.no_grad():
+        model.projection.weight[EOS] = 0  # translations end at their maximum length
+    search = SearchConfig(kind="greedy", max_length_a=1.0, max_length_b=1)
+    sources = sentences(N_DECODED, length - 1)
+    for _ in range(2):  # the first time warms up
+        start = time.perf_counter()
+        translate_ids(model, sources, search, batch_tokens=N_DECODED * length)
+        seconds = time.perf_counter() - start
+    return seconds
+
+
+def sentences(n: int, length: int) -> list[list[int]]:
+    """n rows of random ids."""
+    generator = random.Random(1)
+    return [generator.choices(range(4, VOCABULARY), k=length) for _ in range(n)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

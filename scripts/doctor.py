@@ -1,0 +1,59 @@
+"""Examine a corpus before training: python scripts/doctor.py tatoeba --src zh --tgt en
+
+One page (HTML) and the same as JSON: alignment, duplicates, leaks, languages, encodings, scripts, lengths, ratios, the
+twenty most suspicious pairs with their rows, and settings to train with. A corpus is named as in data.corpora: a file
+(.tsv .jsonl .parquet), a folder, a dataset on the hub; or two aligned files by --src-path and --tgt-path. Several are
+examined together, as training would read them.
+"""
+
+import json
+import sys
+from functools import partial
+
+from rich.console import Console
+
+from dragoman.commands import cli
+from dragoman.config import CorpusConfig, DataConfig
+from dragoman.doctor.report import examine, page, report_paths, summary
+from dragoman.errors import UserError
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
+    parser.add_argument("corpora", nargs="*", metavar="CORPUS", help="a file, a folder, or a hub dataset")
+    parser.add_argument("--src-path", metavar="FILE", help="source lines, with --tgt-path")
+    parser.add_argument("--tgt-path", metavar="FILE", help="their translations, line by line")
+    parser.add_argument("--src", default="zh", metavar="LANGUAGE", help="language code of the source (zh)")
+    parser.add_argument("--tgt", default="en", metavar="LANGUAGE", help="language code of the target (en)")
+    parser.add_argument("--name", help="configuration of a hub dataset, e.g. en-zh")
+    parser.add_argument("--src-column", metavar="COLUMN", help="the source's column (default: its language)")
+    parser.add_argument("--tgt-column", metavar="COLUMN", help="the target's column (default: its language)")
+    parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
+    parser.add_argument("--output", metavar="FILE.html", help="default: doctor_CORPUS.html, here")
+    parser.add_argument("--overwrite", action="store_true", help="replace reports that exist already")
+    return parser
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    args = parser().parse(argv)
+    if not args.corpora and not args.src_path:
+        raise UserError("name a corpus, or two aligned files by --src-path and --tgt-path")
+    columns = {"name": args.name, "src_column": args.src_column, "tgt_column": args.tgt_column}
+    corpora = [CorpusConfig(path=path, **columns) for path in dict.fromkeys(args.corpora)]
+    if args.src_path or args.tgt_path:
+        corpora.append(CorpusConfig(src_path=args.src_path, tgt_path=args.tgt_path))
+    config = DataConfig(src=args.src, tgt=args.tgt, root=args.root, corpora=corpora)
+    html, plain = map(str, report_paths(args.output, config))
+    # Opened before the work: a file that cannot be written is reported at once.
+    new_file = partial(cli.new_file, overwrite=args.overwrite)
+    with new_file(html) as web, new_file(plain) as data:
+        report = examine(config)
+        web.write(page(report))
+        data.write(json.dumps(report, ensure_ascii=False, indent=1).encode() + b"\n")
+    Console().print(summary(report), soft_wrap=True)
+    print(f"The report: {html} (open it in a browser) and {plain}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Measure a model: python scripts/evaluate.py --model runs/zh_en
+
+BLEU, chrF and TER with their signatures: on the test split of the model's run; on another corpus with --corpus; on
+plain files with --src and --ref (once per reference file). The hypotheses are saved beside the scores. A model of
+both directions is measured in one at a time: --direction zh_en.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from dragoman.bundle import locate
+from dragoman.commands import cli
+from dragoman.config import CorpusConfig
+from dragoman.errors import UserError
+from dragoman.evaluation import testsets
+from dragoman.evaluation.scores import evaluate
+from dragoman.languages import Direction
+from dragoman.translation.translator import Translator
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
+    parser.add_argument("--corpus", metavar="PATH", help="a file, a folder, or a dataset on the hub")
+    parser.add_argument("--name", help="configuration of a hub dataset, e.g. en-zh")
+    parser.add_argument("--split", default="test", help="train, validation or test (test)")
+    parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
+    parser.add_argument("--src", metavar="FILE", help="plain lines to translate")
+    parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
+    parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET beside the bundle")
+    cli.add_translation_options(parser)
+    return parser
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    args = parser().parse(argv)
+    if bool(args.src) != bool(args.ref):
+        raise UserError("--src and --ref go together: lines to translate, and their references")
+    if args.src and args.corpus:
+        raise UserError("give either --corpus or --src and --ref, not both")
+    if args.n_best not in (None, 1):
+        raise UserError("--n-best: only the best translation of each line is scored")
+    cli.check_at_least_one(args, "batch")
+    folder = locate(Path(args.model))
+    task = "--sample" if args.sample else None
+    translator = Translator.load(folder, args.device, engine=args.engine, task=task)
+    test_set, direction = test_set_of(args, translator, folder.parent)
+    name = test_set.name + (f"-{direction}" if len(translator.bundle.directions) > 1 else "")
+    output = Path(args.output) if args.output else folder.parent / "evaluation" / name
+    search = cli.search_config(args, translator.bundle.search)
+    with cli.progress_bar(len(test_set.pairs)) as progress:
+        settings = {"direction": direction, "batch_tokens": args.batch, "progress": progress}
+        scores = evaluate(translator, test_set, output, search, **settings)
+    for part, metrics in scores.items():
+        if len(scores) > 1:
+            print(f"{part}:")
+        for score in metrics.values():
+            print(score)
+    print(f"hypotheses, references, scores: {output}")
+
+
+def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> tuple[testsets.TestSet, Direction]:
+    """Return the test set that the options name, and the direction in which to translate it."""
+    directions = translator.bundle.directions
+    if args.src:
+        test_set = testsets.of_files(Path(args.src), [Path(path) for path in args.ref])
+        sample = "\n".join(pair.src for pair in test_set.pairs[:1000])
+        return test_set, translator.direction(args.direction, sample)
+    if len(directions) > 1 and not args.direction:
+        both = " and ".join(map(str, directions))
+        raise UserError(f"{args.model} translates {both}: choose one with --direction")
+    direction = translator.direction(args.direction, "")
+    if not args.corpus:
+        return testsets.of_run(run, args.split, direction), direction
+    corpus = CorpusConfig(path=args.corpus, name=args.name)
+    return testsets.of_corpus(corpus, args.split, direction, args.root), direction
+
+
+if __name__ == "__main__":
+    sys.exit(main())

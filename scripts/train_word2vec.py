@@ -1,0 +1,81 @@
+"""Train word vectors: python scripts/train_word2vec.py experiment=zh_en --output data/vectors.txt
+
+The settings are those of train.py and mean the same data: its training sentences of both sides, in the same pieces, so
+that `python train.py experiment=zh_en name=zh_en_vectors model.embedding.init=data/vectors.txt` finds every piece, in
+the dimension of its model. Skip-gram predicts the neighbours of a piece, CBOW a piece from its neighbours (Mikolov
+et al. 2013). Equal settings and seed give equal vectors with one worker.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dragoman.commands import cli
+from dragoman.commands.train import check_settings
+from dragoman.compose import compose
+from dragoman.data.prepare import Prepared, prepare
+from dragoman.errors import UserError
+
+SKIPGRAM = {"skipgram": 1, "cbow": 0}
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
+    parser.usage = "%(prog)s experiment=NAME key=value ... --output FILE [options]"
+    parser.add_argument("--output", required=True, metavar="FILE", help="the vectors, as word2vec's text")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file that is there")
+    parser.add_argument("--kind", choices=SKIPGRAM, default="skipgram", help="skipgram (default) or cbow")
+    parser.add_argument("--dim", type=int, metavar="N", help="numbers per vector (model.d_model)")
+    parser.add_argument("--window", type=int, default=5, metavar="N", help="neighbours on either side (5)")
+    parser.add_argument("--epochs", type=int, default=5, metavar="N", help="passes over the sentences (5)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="threads (1)")
+    return parser
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    args, words = parser().parse_known_args(argv)
+    cli.check_at_least_one(args, "dim", "window", "epochs", "workers")
+    config = compose(check_settings(words))
+    try:
+        from gensim.models import Word2Vec
+    except ImportError:
+        raise UserError("training word vectors needs gensim: pip install 'dragoman[vectors]'") from None
+    # Opened before the work: a file that cannot be written is reported at once.
+    with cli.new_file(args.output, overwrite=args.overwrite) as file:
+        # The data's own report goes into a folder that is removed, and its messages to stderr.
+        with redirect_stdout(sys.stderr), TemporaryDirectory() as folder:
+            prepared = prepare(config.data, Path(folder))
+        options = {"window": args.window, "workers": args.workers, "epochs": args.epochs, "seed": config.seed}
+        size = args.dim or config.model.d_model
+        # min_count=1: the vocabulary has no rare words, they are spelt in pieces.
+        model = Word2Vec(Sentences(prepared), sg=SKIPGRAM[args.kind], vector_size=size, min_count=1, **options).wv
+        file.write(f"{len(model)} {size}\n".encode())
+        for word, row in zip(model.index_to_key, model.vectors, strict=True):
+            file.write(f"{word} {' '.join(row.astype(str))}\n".encode())
+    print(f"{len(model):,} pieces in {size} dimensions ({args.kind}): {args.output}")
+    print(f"use them: python train.py {' '.join(words)} model.embedding.init={args.output} name=NEW_NAME")
+
+
+class Sentences:
+    """The training sentences as lists of pieces, source and target in turn; iterated once per epoch."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.ids = prepared.train_ids()
+        tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
+        self.vocabularies = [tokenizer.pieces(range(len(tokenizer))) for tokenizer in tokenizers]
+
+    def __iter__(self) -> Iterator[list[str]]:
+        from rich.console import Console
+        from rich.progress import track
+
+        console, rows = Console(stderr=True), range(len(self.ids))
+        for row in track(rows, "sentences", console=console, transient=True, disable=not sys.stderr.isatty()):
+            pieces = self.vocabularies[row % 2]
+            yield [pieces[i] for i in self.ids[row].tolist()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Train a translation model: dragoman-train experiment=zh_en key=value ... (in a checkout: python train.py ...).
+
+Every setting and its value:            --cfg job
+Time and memory, without training:      preflight=true
+A run for each value, one by one:       -m training.lr=1e-3,2e-3
+The same command resumes a run that was stopped.
+"""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import dragoman
+from dragoman.commands import cli
+from dragoman.compose import CONFIGS, choices, compose, sweep, to_yaml
+from dragoman.config import Config
+from dragoman.errors import UserError
+
+_NAMED = ("name", "experiment")  # swept keys that already give each run a name
+
+
+def parser() -> cli.Parser:
+    groups = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
+    parser = cli.Parser(__doc__)
+    parser.usage = "%(prog)s [options] experiment=NAME key=value ..."
+    parser.epilog = "\n".join(f"{group}: {', '.join(choices(group))}" for group in groups)
+    parser.add_argument("-c", "--cfg", choices=["job"], help="print every setting and its value")
+    parser.add_argument("-m", "--multirun", action="store_true", help="a run for each value of key=a,b")
+    parser.add_argument("--version", action="version", version=dragoman.__version__)
+    return parser
+
+
+def check_settings(words: list[str]) -> list[str]:
+    """Return `words`, all of which are settings. Raises UserError for another word."""
+    for word in words:
+        if word.startswith("-"):
+            hint = f": write {word.lstrip('-')}" if "=" in word else ""
+            raise UserError(f"there is no option '{word}'; settings have no dashes{hint}")
+        if "=" not in word and not word.startswith("~"):
+            hint = f" (did you mean experiment={word}?)" if word in choices() else ""
+            raise UserError(f"'{word}' is not a setting{hint}; settings are written key=value")
+    return words
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    args, words = parser().parse_known_args(argv)
+    overrides = check_settings(words)
+    runs = named(sweep(overrides)) if args.multirun else [overrides]
+    # Every run of a sweep is checked before the first one starts.
+    configs = [compose(run) for run in runs]
+    folders = {config.run_dir for config in configs}
+    if len(folders) < len(runs):
+        raise UserError(f"run_dir={folders.pop()}: {len(runs)} runs need a folder each. Put ${{name}} in it")
+    if args.cfg:
+        print("\n".join(map(to_yaml, configs)), end="")
+        return
+    for run, config in zip(runs, configs, strict=True):
+        train(run, config)
+    if args.multirun and not configs[0].preflight:
+        summarise(configs)
+
+
+def named(runs: list[list[str]]) -> list[list[str]]:
+    """Give each run of a sweep its own name: that of the experiment, and the value of each swept key."""
+    swept = [place for place, values in enumerate(zip(*runs, strict=True)) if len(set(values)) > 1]
+    result = []
+    for run in runs:
+        settings = dict(run[place].split("=", 1) for place in swept)
+        parts = [f"{key.rpartition('.')[2]}={value}" for key, value in settings.items() if key not in _NAMED]
+        name = re.sub(r"[^\w.=-]+", "-", "_".join([compose(run).name, *parts]))
+        result.append([*run, f"name='{name}'"])
+    return result
+
+
+def train(overrides: list[str], config: Config) -> None:
+    """Train one run, or estimate its cost. Leaves with 128 + signal number when a signal stops it."""
+    from torch import distributed
+
+    from dragoman.training.fit import Stopped, fit
+    from dragoman.training.preflight import preflight
+
+    # Lightning starts the other processes of a run on several devices with this command line.
+    sys.argv = [sys.argv[0], *overrides]
+    environment = dict(os.environ)
+    try:
+        (preflight if config.preflight else fit)(config)
+    except Stopped as stopped:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            saved = f"saved in {stopped.path}" if stopped.path else "nothing is lost"
+            print(f"stopped, {saved}; the same command resumes", file=sys.stderr)
+        sys.exit(128 + stopped.signum)
+    # The next run of a sweep starts processes of its own: nothing of these may be left.
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def summarise(configs: list[Config]) -> None:
+    """Print a table of the runs with the scores of their best validation."""
+    from rich.console import Console
+    from rich.table import Table
+
+    metrics = [name for config in configs for name in (*config.trainer.metrics, config.training.monitor)]
+    columns = list(dict.fromkeys(["step", "loss", *metrics, "seconds"]))
+    table = Table("name", *columns)
+    for config in configs:
+        record = json.loads(Path(config.run_dir, "metrics.json").read_text(encoding="utf-8"))
+        scores = {**(record["best"] or {}), "seconds": record["seconds"]}
+        table.add_row(config.name, *(f"{scores[name]:,.4g}" if name in scores else "" for name in columns))
+    Console().print(table)

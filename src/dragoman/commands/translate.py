@@ -1,0 +1,116 @@
+"""Translate text: dragoman-translate "好久不见" (in a checkout: python translate.py "好久不见").
+
+N lines in, N lines out. Without --model the newest model under runs/ that reads the input's language is used.
+Text that begins with '-' goes after ' -- '.
+"""
+
+import argparse
+import json
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import dragoman
+from dragoman.commands import cli
+from dragoman.errors import UserError
+from dragoman.languages import Direction
+from dragoman.translation.translator import Translation
+
+if TYPE_CHECKING:
+    from dragoman.explain.attention_map import Attended
+
+FOR_TORCH = ("sample", "attention", "embed")  # options that CTranslate2 cannot serve
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
+    parser.add_argument("text", nargs="*", help="each argument is one line; none: lines from a pipe on stdin")
+    parser.add_argument("--model", metavar="FOLDER", help="a bundle, or a run that has one")
+    parser.add_argument("--input", metavar="FILE", help="translate the lines of a file")
+    parser.add_argument("--output", metavar="FILE", help="write there instead of stdout")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that exist already")
+    parser.add_argument("--json", action="store_true", help="a JSON object per line: text, score, tokens ...")
+    parser.add_argument("--attention", metavar="FILE", help="attention of one line: a .png or a .html page")
+    parser.add_argument("--embed", metavar="NPY", help="write a vector for each line; translate nothing")
+    parser.add_argument("--pooling", metavar="NAME", help="with --embed: mean, first or attention (mean)")
+    parser.add_argument("--version", action="version", version=dragoman.__version__)
+    cli.add_translation_options(parser)
+    return parser
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    options = parser()
+    args = options.parse(argv)
+    if not args.text and not args.input and sys.stdin.isatty():
+        options.print_help(sys.stderr)
+        sys.exit(2)
+    check(args)
+    with ExitStack() as opened:
+        stream = opened.enter_context(open(args.input, "rb")) if args.input else sys.stdin.buffer
+        # Opened before a model is loaded: a file that cannot be written is reported at once.
+        out, picture = (
+            opened.enter_context(cli.new_file(path, overwrite=args.overwrite)) if path else None
+            for path in (args.embed or args.output, args.attention)
+        )
+        task = next((f"--{option}" for option in FOR_TORCH if vars(args)[option]), None)
+        translator, lines, direction = cli.load_translator(args, args.text or cli.read_lines(stream), task)
+        settings: dict[str, Any] = {"batch_tokens": args.batch, "direction": str(direction)}
+        if args.input:
+            hidden = not out and sys.stdout.isatty()  # there the translations themselves show it
+            bar = cli.progress_bar(cli.count_lines(args.input), hidden=hidden)
+            settings["progress"] = opened.enter_context(bar)
+        if args.embed and out:
+            import numpy
+
+            vectors = translator.embed(lines, args.pooling or "mean", **settings).numpy()
+            numpy.save(out, vectors)  # one float32 array (lines, d_model)
+            print(f"{args.embed}: {len(vectors):,} vectors of {vectors.shape[1]} numbers", file=sys.stderr)
+            return
+        search = cli.search_config(args, translator.bundle.search)
+        for result in translator.stream(lines, search, scored=args.json, **settings):
+            line = as_json(result) if args.json else as_text(result)
+            (out or sys.stdout.buffer).write(line.encode() + b"\n")
+            if picture:
+                attended = translator.attend(args.text[0], result.text, direction=str(direction))
+                picture.write(drawing(attended, args.attention, args.text[0], result.text, direction))
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise UserError for options that contradict each other."""
+    cli.check_at_least_one(args, "batch")
+    if args.text and args.input:
+        raise UserError("give either text or --input, not both")
+    if args.attention and len(args.text) != 1:
+        raise UserError("--attention pictures one sentence: give it as the one argument")
+    if args.attention and not args.attention.lower().endswith((".png", ".html")):
+        raise UserError("--attention: name a .png (picture of the last layer) or a .html (all layers and heads)")
+    if args.pooling and not args.embed:
+        raise UserError("--pooling needs --embed")
+    for name in ("attention", "output", "json", "sample", *cli.SEARCH_OPTIONS):
+        value = getattr(args, name)
+        if args.embed and value is not None and value is not False:
+            raise UserError(f"--embed translates nothing: it does not go with --{name.replace('_', '-')}")
+
+
+def drawing(attended: "Attended", path: str, source: str, translation: str, languages: Direction) -> bytes:
+    """Return the attention as a page or as a picture, by the suffix of `path`."""
+    maps, pieces = attended.maps, attended.pieces
+    if path.lower().endswith(".html"):
+        from dragoman.explain.page import attention_page
+
+        return attention_page(maps, pieces, source=source, translation=translation, languages=languages)
+    from dragoman.explain.picture import attention_figure
+
+    return attention_figure(maps["cross"][-1], pieces["tgt_out"], pieces["src"], title=translation)
+
+
+def as_text(translation: Translation) -> str:
+    """One line; several hypotheses stand side by side, separated by tabs."""
+    return "\t".join(" ".join(hypothesis.text.splitlines()) for hypothesis in translation.hypotheses)
+
+
+def as_json(translation: Translation) -> str:
+    """The best hypothesis as a JSON object; several are added as a list."""
+    best, *others = hypotheses = [vars(hypothesis) for hypothesis in translation.hypotheses]
+    return json.dumps({**best, "hypotheses": hypotheses} if others else best, ensure_ascii=False)

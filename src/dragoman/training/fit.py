@@ -1,0 +1,198 @@
+"""One run, from its configuration to its bundle: `fit(config)`.
+
+The same command can be repeated at any time: an unfinished run resumes where it stopped, a finished one says so, and
+changed settings are refused by name.
+"""
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer, seed_everything
+
+from dragoman import files
+from dragoman.config import Config
+from dragoman.data.datamodule import TranslationData
+from dragoman.errors import UserError, check_choice, choose
+from dragoman.explain.vectors import start_from_vectors
+from dragoman.metrics import METRICS
+from dragoman.model.transformer import Transformer
+from dragoman.search.search import SEARCHES
+from dragoman.training import checkpoint, run
+from dragoman.training.checkpoint import CheckpointCallback, CheckpointIO, Stopped, StopSignals
+from dragoman.training.machine import accelerator_for, keep_freed_memory, precision_for
+from dragoman.training.module import TranslationModule
+from dragoman.training.progress import LOGGERS, ProgressCallback, log_settings
+from dragoman.training.results import Results
+from dragoman.training.schedule import OPTIMIZERS, SCHEDULES
+from dragoman.training.validation import ValidationCallback
+from dragoman.translation.export import export_bundle
+
+__all__ = ["Stopped", "fit"]
+
+log = logging.getLogger(__name__)
+LIGHTNING_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+
+def fit(config: Config) -> Path:
+    """Train or resume, and return the folder of the run's best bundle.
+
+    Raises UserError for what the user can correct, and Stopped when a signal ended the run.
+    """
+    config, run_dir = resolve(config), Path(config.run_dir)
+    with StopSignals() as signals, run.lock(run_dir):
+        metrics = run.open_run(config, run_dir)
+        run.quiet(run_dir)
+        if done := run.already_done(config, metrics):
+            print(f"{run_dir} is finished ({done}); its bundle is {run_dir / 'bundle'}")
+            return run_dir / "bundle"
+        try:
+            _train(config, run_dir, metrics, signals)
+        except Stopped as stop:
+            log.info("stopped by signal %d, saved: %s", stop.signum, stop.path)
+            raise
+        except torch.OutOfMemoryError as error:
+            raise UserError(
+                f"data.max_tokens={config.data.max_tokens}: no memory for a batch of this size ({error}). Set a lower "
+                "data.max_tokens, or a smaller model"
+            ) from error
+    return run_dir / "bundle"
+
+
+def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: StopSignals) -> None:
+    """Train to the end. Killed at any moment, the next start comes back to where this one was."""
+    saved, data = checkpoint.newest(run_dir), prepare_data(config, run_dir)
+    if metrics.get("data", data.fingerprint) != data.fingerprint:
+        raise UserError(f"{run_dir}: the data has changed since the run began. Choose another name (name=...)")
+    metrics.pop("finished", None)
+    progress = ProgressCallback(config.trainer)
+    module = make_module(config, data, progress)
+    vectors = config.model.embedding.init
+    if vectors is not None and saved is None:
+        tokenizers = data.src_tokenizer, data.tgt_tokenizer
+        metrics["vectors"] = start_from_vectors(module.model, Path(vectors), *tokenizers)
+    validation = ValidationCallback(data, config, module, progress.say)
+    validation.average = metrics.get("average")
+    results = Results(config, run_dir, module, validation, metrics)
+    if run.is_first():
+        results.write()  # from here on the run is one of this configuration
+    step = checkpoint.step_of(saved) if saved else 0
+    saver = CheckpointCallback(config.trainer, results, progress, signals)
+    trainer = make_trainer(config, run_dir, [progress, validation, saver], step)
+    announce(f"resuming {run_dir} at step {step}" if saved else f"training {run_dir}", data, module, trainer)
+    trainer.fit(module, datamodule=data, ckpt_path=saved, weights_only=True)
+    seconds = round(progress.seconds, 1)
+    if config.training.average_last:
+        results.try_average(trainer)
+    if trainer.is_global_zero and validation.best is not None:
+        _finish(trainer, results)
+        reason = "max_steps" if trainer.global_step >= trainer.max_steps else "max_time"
+        reason = "early stopping" if validation.is_exhausted else reason
+        results.write(step=trainer.global_step, seconds=seconds, finished=reason)
+
+
+def _finish(trainer: Trainer, results: Results) -> None:
+    """Write the curve and the export, and say how the run ended."""
+    validation, folder = results.validation, results.run_dir / "bundle"
+    best, say = validation.best or {}, validation.say
+    log_settings(trainer, run.settings(results.config), {name: best[name] for name in validation.scores})
+    files.write(results.run_dir / "curve.png", validation.curve())
+    if validation.is_exhausted:
+        say(f"stopped early: {validation.patience} validations without a better {validation.monitor}")
+    say(f"done; the best model is in {folder} (step {best['step']})")
+    try:
+        say(export_bundle(folder, [pair.src for pair in results.data.validation[:200]]))
+    except Exception as error:  # whatever it is, the model is trained and saved
+        say(f"no CTranslate2 export: {error}")
+
+
+def resolve(config: Config) -> Config:
+    """Check every kind, and replace "auto" by its meaning here: a run resumes elsewhere with the same numbers."""
+    choose("training.schedule", config.training.schedule, SCHEDULES)
+    choose("training.optimizer", config.training.optimizer, OPTIMIZERS)
+    choose("search.kind", config.search.kind, SEARCHES)
+    for name in config.trainer.loggers:
+        choose("trainer.loggers", name, LOGGERS)
+    for name in config.trainer.metrics:
+        choose("trainer.metrics", name, METRICS)
+    scores, monitor = ["loss", *config.trainer.metrics, "exact"], config.training.monitor
+    check_choice("training.monitor", next(filter(monitor.startswith, scores), monitor), scores)
+    with torch.device("meta"):
+        limit = Transformer(config.model, src_vocab_size=8, tgt_vocab_size=8).max_positions
+    if limit is not None and config.data.longest > limit:
+        raise UserError(
+            f"model.position.length={limit}: {config.model.position.kind} positions end there, but "
+            f"data.max_length={config.data.max_length} pieces and their special ids take {config.data.longest}. Raise "
+            "the one or lower the other"
+        )
+    accelerator = accelerator_for(config.trainer.accelerator, config.trainer.devices)
+    precision = precision_for(config.trainer.precision, accelerator)
+    trainer = dataclasses.replace(config.trainer, accelerator=accelerator, precision=precision)
+    return dataclasses.replace(config, trainer=trainer)
+
+
+def prepare_data(config: Config, run_dir: Path) -> TranslationData:
+    """Do everything that comes before the model. Raises UserError where nothing is left to validate on."""
+    keep_freed_memory()
+    seed_everything(config.seed, verbose=False)
+    data = TranslationData(config.data, run_dir, config.seed)
+    data.prepare()
+    if not len(data.val_dataloader()):
+        raise UserError(
+            "data: no validation pairs to choose the best model by. Add a corpus with a validation split, or set "
+            "data.validation_size"
+        )
+    return data
+
+
+def make_module(config: Config, data: TranslationData, progress: ProgressCallback) -> TranslationModule:
+    """Build the model as a new run starts with it."""
+    sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
+    c, model = config.trainer, Transformer(config.model, **sizes)
+    module = TranslationModule(model, config.training, max_steps=c.max_steps, compile=c.compile)
+    module.say = progress.say
+    return module
+
+
+def make_trainer(config: Config, run_dir: Path, callbacks: list[Callback], step: int) -> Trainer:
+    """Build Lightning's Trainer for a start after `step` steps."""
+    c = config.trainer
+    try:
+        loggers = [LOGGERS[name](run_dir, step) for name in c.loggers]
+    except ModuleNotFoundError as error:
+        raise UserError(f"trainer.loggers={c.loggers}: {error}") from None
+    return Trainer(
+        accelerator=c.accelerator,
+        devices=c.devices,
+        num_nodes=c.nodes,
+        strategy=c.strategy,
+        precision=LIGHTNING_PRECISION[c.precision],  # type: ignore[arg-type]
+        max_epochs=-1,  # the data is one endless epoch to Lightning
+        max_steps=c.max_steps,
+        accumulate_grad_batches=config.training.accumulate,
+        val_check_interval=c.validate_every * config.training.accumulate,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        logger=loggers,
+        callbacks=callbacks,
+        plugins=[CheckpointIO()],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def announce(start: str, data: TranslationData, module: TranslationModule, trainer: Trainer) -> None:
+    """Print in one line what is trained, on what, with what."""
+    millions = sum(p.numel() for p in module.model.parameters()) / 1e6
+    directions = " in both directions" if len(data.directions) > 1 else ""
+    line = (
+        f"{start}: {data.train_size:,} pairs{directions}, {data.batches_per_epoch:,} batches an epoch, "
+        f"{millions:.1f} million parameters, {trainer.precision} on {trainer.num_devices} "
+        f"{trainer.accelerator.name()}, vocabulary {len(data.src_tokenizer)}/{len(data.tgt_tokenizer)}"
+    )
+    if trainer.is_global_zero:
+        print(line)
+        log.info(line)

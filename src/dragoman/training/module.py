@@ -1,0 +1,168 @@
+"""One optimizer step and the validation loss, as Lightning calls them.
+
+The loss is per target token over everything that an optimizer step reads: all micro-batches, on all devices. Lightning
+averages over micro-batches and DDP over devices, which would give a short batch the weight of a long one. So the step
+back-propagates sums, and the gradients are divided by the number of target tokens just before they are used.
+
+A step whose gradient is not finite is skipped and counted; too many in a row end the run.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.optim import Optimizer
+
+from dragoman.config import TrainingConfig
+from dragoman.data.collate import Batch
+from dragoman.errors import UserError
+from dragoman.model.transformer import Transformer
+from dragoman.training.loss import projected_loss
+from dragoman.training.schedule import OPTIMIZERS, learning_rate
+
+# Steps between two reads of a GPU's skip counters: each read makes the CPU wait.
+READ_EVERY = 16
+
+
+class TranslationModule(LightningModule):
+    """A Transformer, its loss and its optimizer; `averaged` is the moving average of the weights, if there is one."""
+
+    def __init__(self, model: Transformer, config: TrainingConfig, *, max_steps: int, compile: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.averaged = copy.deepcopy(model).requires_grad_(False) if config.ema else None
+        self.config, self.max_steps = config, max_steps
+        self.say: Callable[[str], None] = print
+        # of the running optimizer step on this device: target tokens, and the sums of loss and nll
+        self.tokens, self.sums = 0, torch.zeros(2)
+        # of the last optimizer step: (loss sum, nll sum, tokens, gradient norm) on the device, and the rate
+        self._last: tuple[Tensor, float] | None = None
+        # skipped steps: all, in a row, and the norm of one that is not reported yet; a buffer, so it is saved
+        self.skips: Tensor
+        self.register_buffer("skips", torch.zeros(3))
+        self._states = torch.compile(self._forward, dynamic=True) if compile else self._forward
+
+    @property
+    def best_model(self) -> Transformer:
+        """The weights to validate and to save."""
+        return self.model if self.averaged is None else self.averaged
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """loss, nll, tokens, gradient_norm, lr of the last optimizer step. Reading waits for the device."""
+        if self._last is None:
+            return {}
+        loss, nll, n, norm = self._last[0].tolist()
+        return {"loss": loss / n, "nll": nll / n, "tokens": n, "gradient_norm": norm, "lr": self._last[1]}
+
+    def _forward(self, batch: Batch, model: Transformer) -> Tensor:
+        """Return the decoder states of all targets, (n_tokens, D); padding has no loss."""
+        memory = model.encode(batch.src, batch.src_key_padding_mask)
+        states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask)  # (B, T, D)
+        # by index, since selecting by a mask would make the CPU wait for the GPU
+        return states.flatten(0, 1).index_select(0, batch.places)
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        return batch.to(device, non_blocking=True)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        self.trainer.datamodule.consumed += 1  # type: ignore[attr-defined]  # the position in the data
+        if not self.tokens:
+            # Lightning would keep the last step's gradients in memory during the forward pass.
+            self.zero_grad()
+            self.sums = torch.zeros(2, device=self.device)
+        targets = batch.tgt_out.flatten().index_select(0, batch.places)
+        states, weight = self._states(batch, self.model), self.model.projection.weight
+        loss, nll = projected_loss(states, weight, targets, label_smoothing=self.config.label_smoothing)
+        self.tokens += batch.n_tokens
+        self.sums = self.sums + torch.stack([loss.detach(), nll])
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Divide by the tokens of the whole step, clip, set the learning rate. Waits for nothing on the device."""
+        c, step = self.config, self.trainer.global_step + 1
+        sums = torch.cat([self.sums, self.sums.new_full((1,), self.tokens)])
+        tokens: float | Tensor = self.tokens
+        if self.trainer.world_size > 1:
+            sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
+            tokens = sums[2]
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        torch._foreach_mul_(gradients, c.accumulate * self.trainer.world_size / tokens)
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if c.clip_norm:
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), c.clip_norm, norm)
+        lr = learning_rate(c.schedule, step, peak=c.lr, warmup_steps=c.warmup_steps, max_steps=self.max_steps)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        self._last, self.tokens = (torch.cat([sums, norm[None].to(sums)]), lr), 0
+        self._skip_unless_finite(optimizer, norm)
+        if norm.device.type == "cpu" or step % READ_EVERY == 0:
+            self._report_skips(step, lr)
+
+    def _skip_unless_finite(self, optimizer: Optimizer, norm: Tensor) -> None:
+        """Count the step, and make the optimizer do nothing, if its gradient norm is not finite."""
+        finite, (total, in_a_row, last) = norm.isfinite(), self.skips
+        bad = (~finite).float()
+        self.skips.copy_(torch.stack((total + bad, (in_a_row + 1) * bad, torch.where(finite, last, norm))))
+        if optimizer.defaults.get("fused"):
+            optimizer.found_inf = bad  # type: ignore[attr-defined]  # a fused step does nothing where it is 1
+        elif self.trainer.precision != "16-mixed" and bad:  # in fp16 the scaler skips
+            self.zero_grad()  # an optimizer leaves parameters without a gradient alone
+
+    def _report_skips(self, step: int, lr: float) -> None:
+        _, in_a_row, norm = self.skips.tolist()
+        if not math.isfinite(norm):
+            self.skips[2] = 0
+            details = f"norm {norm}, learning rate {lr:.2e}, {in_a_row:.0f} in a row"
+            self.say(f"step {step}: skipped, the gradient is not finite ({details})")
+        if in_a_row >= self.config.max_skipped:
+            self._stop(f"no finite gradient in {in_a_row:.0f} optimizer steps in a row")
+
+    def check_weights(self) -> None:
+        """Raise UserError when a weight is not finite; called before anything is saved."""
+        if not torch.nn.utils.get_total_norm([p.detach() for p in self.parameters()]).isfinite():
+            self._stop("the weights are no longer finite")
+
+    def _stop(self, reason: str) -> None:
+        raise UserError(
+            f"step {self.trainer.global_step + 1}: {reason}. The last checkpoint is kept. Try a lower training.lr or "
+            "a larger training.warmup_steps under another name (name=...)"
+        )
+
+    def optimizer_step(self, *args: object, **kwargs: object) -> None:
+        super().optimizer_step(*args, **kwargs)  # type: ignore[arg-type]
+        if self.averaged is not None:
+            # A young average forgets faster, or it would remember the random start.
+            step = self.trainer.global_step
+            decay = min(self.config.ema, (1 + step) / (10 + step))
+            averages: list[Tensor] = list(self.averaged.parameters())
+            weights: list[Tensor] = list(self.model.parameters())
+            with torch.no_grad():
+                torch._foreach_lerp_(averages, weights, 1 - decay)
+
+    def on_validation_epoch_start(self) -> None:
+        self.validation_sums = torch.zeros(2, dtype=torch.float64)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        model = self.best_model
+        targets = batch.tgt_out.flatten().index_select(0, batch.places)
+        _, nll = projected_loss(self._forward(batch, model), model.projection.weight, targets)
+        self.validation_sums += torch.tensor([float(nll), batch.n_tokens])
+
+    def validation_loss(self) -> float:
+        """Nats per target token without smoothing; its exponential is the perplexity."""
+        nll, tokens = self.validation_sums.tolist()
+        return nll / tokens if tokens else math.nan
+
+    def configure_optimizers(self) -> Optimizer:
+        """Build the optimizer; weight decay applies to matrices other than embeddings."""
+        groups: list[list[Tensor]] = [[], []]
+        for name, parameter in self.model.named_parameters():
+            groups[parameter.dim() < 2 or "embedding" in name].append(parameter)
+        decays = self.config.weight_decay, 0.0
+        named = [{"params": g, "weight_decay": decay} for g, decay in zip(groups, decays, strict=True)]
+        # A fused step unscales fp16 gradients itself, after they were clipped: too late.
+        return OPTIMIZERS[self.config.optimizer](named, self.config, self.trainer.precision != "16-mixed")

@@ -1,0 +1,94 @@
+"""Preflight: what a run will cost in time and memory, estimated before it (preflight=true).
+
+The run's own trainer takes a few optimizer steps, the first of them on the longest batches, and validates once; the
+rest is a multiplication. All of it happens in a temporary folder. Saving is not counted.
+"""
+
+import dataclasses
+import math
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+
+from dragoman.config import Config, SearchConfig, TrainerConfig
+from dragoman.explain import cost
+from dragoman.special import EOS
+from dragoman.training.fit import announce, make_module, make_trainer, prepare_data, resolve
+from dragoman.training.loss import chunk_on
+from dragoman.training.machine import peak_memory
+from dragoman.training.progress import ProgressCallback
+from dragoman.training.run import quiet
+from dragoman.training.validation import ValidationCallback
+
+STEPS = 20  # timed
+WARM_UP = 10  # before them: the longest batches come first, memory is allocated, torch.compile compiles
+
+
+class StopwatchCallback(Callback):
+    """When each optimizer step ended, and how many target tokens were read until then."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[float, int]] = []
+        self.tokens = 0
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.tokens += batch.n_tokens * trainer.world_size
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            float(pl_module.sums[0])  # waits for a GPU
+            self.ends.append((time.monotonic(), self.tokens))
+
+
+def preflight(config: Config) -> None:
+    """Print what the run is, what it costs on paper, how fast it is here, and how long and how much it will take."""
+    config = resolve(config)
+    with tempfile.TemporaryDirectory(prefix="dragoman-preflight-") as name:
+        quiet(Path(name))
+        data, watch = prepare_data(config, Path(name)), StopwatchCallback()
+        module = make_module(config, data, ProgressCallback(config.trainer))
+        validation = ValidationCallback(data, config, module, say=lambda line: None)
+        # Translations of an untrained model end at their limits: as long as the references, on the average.
+        targets = data.tgt_tokenizer.encode_batch([pair.tgt for pair in validation.pairs])
+        ratio = sum(map(len, targets)) / max(1, sum(map(len, validation.sources)))
+        validation.search = SearchConfig(kind="greedy", max_length_a=ratio, max_length_b=1)
+        n = WARM_UP + STEPS
+        c = dataclasses.replace(config.trainer, max_steps=n, validate_every=n + 1, loggers=[])
+        trainer = make_trainer(dataclasses.replace(config, trainer=c), Path(name), [validation, watch], 0)
+        announce(f"preflight of {config.run_dir}", data, module, trainer)
+        if trainer.is_global_zero:
+            print(_table(config, len(data.src_tokenizer), len(data.tgt_tokenizer), data.batch_shapes))
+        trainer.fit(module, datamodule=data)
+        with torch.no_grad():
+            module.best_model.projection.weight[EOS] = 0
+        begin = time.monotonic()
+        trainer.validate(module, datamodule=data, verbose=False)
+        per_validation = time.monotonic() - begin
+        if trainer.is_global_zero:
+            seconds, tokens = ((b - a) / STEPS for a, b in zip(watch.ends[WARM_UP - 1], watch.ends[-1], strict=True))
+            speed = f"{tokens:,.0f} target tokens, {tokens / seconds:,.0f} tokens/s"
+            print(f"a step: {seconds:.3f} seconds, {speed}")
+            print(f"a validation: {per_validation:.1f} seconds, {len(validation.pairs):,} translations")
+            print(forecast(config.trainer, seconds, per_validation))
+            print(f"peak memory: {peak_memory(config.trainer.accelerator) / 1e9:.2f} GB")
+
+
+def _table(config: Config, src_vocab_size: int, tgt_vocab_size: int, shapes: list[list[int]]) -> str:
+    """Write the table of costs."""
+    costs = cost.Cost(config=config.model, src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size)
+    width = 4 if config.trainer.precision == "32" else 2
+    batches, chunk = [cost.Shape(*shape) for shape in shapes], chunk_on(config.trainer.accelerator)
+    return cost.table(costs, batches, average=bool(config.training.ema), width=width, chunk=chunk)
+
+
+def forecast(trainer: TrainerConfig, step_seconds: float, validation_seconds: float) -> str:
+    """Say how long a run of this pace takes, or how far it comes in trainer.max_time."""
+    n_validations = math.ceil(trainer.max_steps / trainer.validate_every)
+    total = trainer.max_steps * step_seconds + n_validations * validation_seconds
+    line = f"{trainer.max_steps:,} steps and {n_validations:,} validations: about {total / 60:,.1f} minutes"
+    if trainer.max_seconds is None or total <= trainer.max_seconds:
+        return line
+    n_steps = trainer.max_seconds / (step_seconds + validation_seconds / trainer.validate_every)
+    return f"{line}; trainer.max_time={trainer.max_time} ends the run after about {n_steps:,.0f} steps"

@@ -1,0 +1,154 @@
+"""Progress: a bar on the terminal, and scalars, texts and pictures for the loggers."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from dragoman.config import TrainerConfig
+from dragoman.data.collate import Batch
+
+log = logging.getLogger(__name__)
+
+# Seconds between two lines without a terminal, and between two updates of the bar: reading a GPU's loss takes time.
+LINE_SECONDS = 30.0
+BAR_SECONDS = 0.5
+
+# name -> (folder of the run, step it starts from) -> Lightning logger
+LOGGERS: dict[str, Callable[[Path, int], Logger]] = {
+    # What an interrupted start logged after its checkpoint is purged: it will be logged again.
+    "tensorboard": lambda run_dir, step: TensorBoardLogger(
+        str(run_dir), name="", version="tensorboard", default_hp_metric=False, purge_step=step + 1
+    ),
+    "csv": lambda run_dir, _: CSVLogger(str(run_dir), name="csv"),
+    "wandb": lambda run_dir, _: WandbLogger(run_dir.name, run_dir, id=run_dir.name, resume="allow"),
+}
+
+
+def log_scalars(trainer: Trainer, scalars: dict[str, float]) -> None:
+    """Give numbers of this step to every logger."""
+    for logger in trainer.loggers:
+        logger.log_metrics(scalars, trainer.global_step)
+
+
+def log_settings(trainer: Trainer, settings: dict[str, Any], scores: dict[str, float]) -> None:
+    """Give the settings of a run to every logger; TensorBoard shows them with the scores, or not at all."""
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            logger.log_hyperparams(settings, {f"hp/{name}": score for name, score in scores.items()})
+        else:
+            logger.log_hyperparams(settings)
+        logger.save()
+
+
+def boards(trainer: Trainer) -> list[Any]:
+    """Return the loggers' writers that show texts and pictures, as TensorBoard's does."""
+    writers = [getattr(logger, "experiment", None) for logger in trainer.loggers]
+    return [writer for writer in writers if hasattr(writer, "add_text") and hasattr(writer, "add_image")]
+
+
+class ProgressCallback(Callback):
+    """Show loss, tokens/s and the time left on stderr; log the training curves every `log_every` steps."""
+
+    def __init__(self, config: TrainerConfig) -> None:
+        self.config = config
+        self.seconds_before = 0.0  # of training, in earlier starts of the run
+        self.started = time.monotonic()
+        self.console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+        columns = TaskProgressColumn(), BarColumn(20), TextColumn("{task.description}", markup=False)
+        self.bar = Progress(*columns, console=self.console, transient=True, auto_refresh=False)
+        self.task = self.bar.add_task("", total=1.0)
+        self.rate = 0.0  # target tokens a second in the last window
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.seconds_before = state_dict["seconds"]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training over all starts of the run."""
+        return self.seconds_before + time.monotonic() - self.started
+
+    @property
+    def is_late(self) -> bool:
+        """Whether trainer.max_time is used up."""
+        return self.config.max_seconds is not None and self.seconds >= self.config.max_seconds
+
+    def say(self, message: str) -> None:
+        """Print a line above the bar, and write it to train.log."""
+        log.info(message)
+        self.console.print(message)
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self.started = self.shown = time.monotonic()
+        self.first_step = trainer.global_step
+        self._begin_window()
+        if trainer.is_global_zero and self.console.is_terminal:
+            self.bar.start()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self._begin_window()
+
+    def _begin_window(self) -> None:
+        """Start to count tokens and seconds anew: at each logged step, and after a validation."""
+        self.since, self.tokens, self.paddings = time.monotonic(), 0, list[float]()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        self.tokens += batch.n_tokens * trainer.world_size
+        self.paddings.append(batch.padding_share)
+        if (batch_idx + 1) % trainer.accumulate_grad_batches or not trainer.is_global_zero:
+            return
+        now, step = time.monotonic(), trainer.global_step
+        if step % self.config.log_every == 0:
+            self._log(trainer, pl_module.measured)
+        if now - self.shown >= (BAR_SECONDS if self.console.is_terminal else LINE_SECONDS):
+            self.shown = now
+            self._show_progress(step, pl_module.measured["loss"])
+
+    def _log(self, trainer: Trainer, measured: dict[str, float]) -> None:
+        self.rate = self._rate()
+        scalars = {
+            "loss": measured["loss"],
+            "perplexity": math.exp(min(50.0, measured["nll"])),
+            "learning_rate": measured["lr"],
+            "gradient_norm": measured["gradient_norm"],
+            "tokens_per_second": self.rate,
+            "padding_share": fmean(self.paddings),
+        }
+        log_scalars(trainer, {f"train/{name}": value for name, value in scalars.items()})
+        self._begin_window()
+
+    def _rate(self) -> float:
+        return self.tokens / max(1e-9, time.monotonic() - self.since)
+
+    def _show_progress(self, step: int, loss: float) -> None:
+        n_steps, limit = self.config.max_steps, self.config.max_seconds
+        # seconds a step, validations included
+        pace = (time.monotonic() - self.started) / max(1, step - self.first_step)
+        left, share = (n_steps - step) * pace, step / n_steps
+        if limit is not None:
+            left, share = min(left, limit - self.seconds), max(share, self.seconds / limit)
+        clock = timedelta(seconds=max(0, round(left)))
+        text = f"step {step} of {n_steps}  loss {loss:.3f}  {self.rate or self._rate():,.0f} tokens/s  {clock} left"
+        if self.console.is_terminal:
+            self.bar.update(self.task, completed=min(1.0, share), description=text, refresh=True)
+        else:
+            self.say(f"{share:.0%}  {text}")
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        if self.console.is_terminal:
+            self.bar.stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        self.on_train_end(trainer, pl_module)

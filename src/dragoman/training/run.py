@@ -1,0 +1,114 @@
+"""The folder of a run: its lock, its settings, its record."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+from dragoman import files
+from dragoman.config import Config
+from dragoman.errors import UserError
+
+# Settings that may differ between two starts of one run: they change how long it takes and what it shows.
+MAY_CHANGE = {
+    "trainer.max_steps", "trainer.max_time", "trainer.log_every", "trainer.loggers", "trainer.validate_every",
+    "trainer.samples", "trainer.save_minutes", "data.workers", "data.root", "data.cache", "run_dir",
+}  # fmt: skip
+LOCK_SECONDS = 12.0  # worker processes of a killed run hold its lock until they notice
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes, of all that train together."""
+    return not getattr(rank_zero_only, "rank", 0)
+
+
+@contextlib.contextmanager
+def lock(run_dir: Path) -> Iterator[None]:
+    """Allow one training per folder. Raises UserError when another process trains in it."""
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    file = FileLock(run_dir.with_name(f".{run_dir.name}.lock"))
+    try:
+        if is_first():
+            file.acquire(timeout=LOCK_SECONDS)
+    except Timeout:
+        raise UserError(
+            f"{run_dir}: another process trains there. Wait for it, or choose another name (name=...)"
+        ) from None
+    try:
+        yield
+    finally:
+        file.release()
+
+
+def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
+    """Make the run's folder, or recognise it, and return its metrics so far.
+
+    Raises UserError when the folder is something else, or when the settings of a run that began have changed.
+    """
+    saved, metrics = run_dir / "config.yaml", run_dir / "metrics.json"
+    record = json.loads(metrics.read_text(encoding="utf-8")) if metrics.exists() else {}
+    if not is_first():
+        return record
+    if run_dir.exists() and not saved.exists() and (run_dir.is_file() or any(run_dir.iterdir())):
+        raise UserError(f"{run_dir}: not empty and not a run. Choose another name (name=...)")
+    if record:
+        # A setting that is younger than the run had its default then.
+        old = _flatten(settings(Config())) | _flatten(yaml.safe_load(saved.read_text(encoding="utf-8")))
+        new = _flatten(settings(config))
+        keys = [key for key in old | new if old.get(key) != new.get(key) and key not in MAY_CHANGE]
+        if keys:
+            changes = "; ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in sorted(keys))
+            raise UserError(
+                f"{run_dir}: the run began with other settings: {changes}. Choose another name (name=...), or give "
+                "the old values to resume"
+            )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    files.write(saved, yaml.safe_dump(settings(config), allow_unicode=True, sort_keys=False).encode())
+    return record
+
+
+def already_done(config: Config, metrics: dict[str, Any]) -> str | None:
+    """Say why the run is finished, or return None when there is something left to do."""
+    reason, step, limit = metrics.get("finished"), metrics.get("step", 0), config.trainer.max_seconds
+    if reason == "max_steps" and step >= config.trainer.max_steps:
+        return f"all {step} steps; a larger trainer.max_steps resumes"
+    if reason == "max_time" and limit is not None and metrics["seconds"] >= limit:
+        return f"{metrics['seconds'] / 60:.0f} minutes, step {step}; a longer trainer.max_time resumes"
+    if reason == "early stopping":
+        return f"stopped early at step {step}: {config.training.patience} validations without a better one"
+    return None
+
+
+def quiet(run_dir: Path) -> None:
+    """Silence Lightning, and write the package's log to train.log."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"lightning\..*")
+    if is_first():
+        handler = logging.FileHandler(run_dir / "train.log", encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+        package = logging.getLogger("dragoman")
+        package.setLevel(logging.INFO)
+        package.propagate = False
+        package.handlers = [handler]
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """Return the settings of a run as plain values; `preflight` is a question about a run, not one of them."""
+    return {key: value for key, value in dataclasses.asdict(config).items() if key != "preflight"}
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"data": {"src": "zh"}} -> {"data.src": "zh"}."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

@@ -1,0 +1,96 @@
+"""The parts that all command lines share."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.commands import cli
+from dragoman.config import SearchConfig
+from dragoman.errors import UserError
+
+OWN = SearchConfig(beam_size=4, length_penalty=0.8)
+
+
+def search(command: str) -> SearchConfig:
+    parser = cli.Parser("test")
+    cli.add_translation_options(parser)
+    return cli.search_config(parser.parse(command.split()), OWN)
+
+
+@pytest.mark.parametrize(
+    ("command", "changes"),
+    [
+        ("", {}),
+        ("--beam 7", {"beam_size": 7}),
+        ("--n-best 6", {"n_best": 6, "beam_size": 6}),
+        ("--sample --top-k 3 --seed 0", {"kind": "sample", "top_k": 3, "seed": 0}),
+    ],
+)
+def test_options_change_the_models_own_search(command: str, changes: dict[str, object]) -> None:
+    assert vars(search(command)) == vars(OWN) | changes
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("--bea 3", "--bea"),
+        ("--top-k 0", "--top-k needs --sample"),
+        ("--sample --beam 3", "does not go with --beam"),
+        ("--beam 0", "--beam 0: must be at least 1"),
+    ],
+)
+def test_wrong_search_options_are_refused(command: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        search(command)
+
+
+def test_lines_are_counted_as_they_are_read(tmp_path: Path) -> None:
+    content = b"\r\n\xff\n" + "a\n\n一\u2028二\x0c三".encode()
+    (tmp_path / "file").write_bytes(content)
+    assert list(cli.read_lines(io.BytesIO(content))) == ["", "\ufffd", "a", "", "一\u2028二\x0c三"]
+    assert cli.count_lines(str(tmp_path / "file")) == 5
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    with cli.new_file(str(link), overwrite=True) as file:
+        file.write(b"new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (UserError("a\x1b[31mb"), 2, "error: a\ufffd[31mb\n"),
+        (PermissionError(13, "Denied", "x"), 2, "error: cannot open x: Denied\n"),
+        (OSError(28, "No space left"), 2, "error: cannot write the output: No space left\n"),
+        (BrokenPipeError(), 0, ""),
+        (KeyboardInterrupt(), 130, "stopped\n"),
+    ],
+)
+def test_exit_codes(
+    error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    @cli.command
+    def main(argv: list[str]) -> None:
+        raise error
+
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    assert main([]) == code
+    assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize(("terminal", "text"), [(False, "10 lines in "), (True, "5/10")])
+def test_progress_is_a_bar_and_a_sentence(
+    terminal: bool, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    with cli.progress_bar(10) as progress:
+        progress(5 if terminal else 10)
+    assert text in capsys.readouterr().err

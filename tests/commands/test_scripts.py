@@ -1,0 +1,154 @@
+"""The programs in scripts/, called in this process."""
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gensim.models
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from dragoman import bundle as bundles
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+Script = Callable[..., Any]
+
+
+@pytest.fixture
+def script(run: Any) -> Script:
+    """script(command, code=0): a program of scripts/ with its arguments, as one string."""
+
+    def script(command: str, code: int = 0) -> Any:
+        name, *arguments = command.split()
+        return run(runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"], *arguments, code=code)
+
+    return script
+
+
+def write(path: Path, *lines: str) -> None:
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def corpus(home: Path) -> None:
+    """A user's corpus, the same as two plain files, and word vectors."""
+    pairs = [("好久不见。", "Long time no see."), ("我爱你。", "I love you."), ("谢谢。", "Thank you.")]
+    write(home / "zh.txt", *(zh for zh, _ in pairs))
+    write(home / "en.txt", *(en for _, en in pairs))
+    write(home / "talk.jsonl", *(json.dumps({"zh": zh, "en": en}) for zh, en in pairs))
+    words = ("king 1 1 0", "man 1 0 0", "woman 0 0 1", "queen 0 1 1", "apple -1 0 0")
+    write(home / "vectors.txt", "5 3", *words)
+
+
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [
+        ("evaluate --model runs/golden", "zh_en and en_zh"),
+        ("evaluate --model runs/golden --direction zh_en", "not a run"),
+        ("evaluate --model runs/golden --src zh.txt", "--ref"),
+        ("evaluate --model runs/golden --corpus talk.jsonl --src zh.txt --ref en.txt", "not both"),
+        ("average --output mean", "nothing to average"),
+        ("average --output mean --run runs/golden", "no snapshots"),
+        ("average --output mean zh.txt", "no configuration"),
+        ("average --output mean runs/golden/bundle zh.txt", "no weights of a model"),
+        ("average --output mean runs/golden/bundle other.safetensors", "another model"),
+        ("doctor", "name a corpus"),
+        ("export --model runs/golden --to ctranslate", "did you mean 'ctranslate2'"),
+        ("export --model nowhere --to ctranslate2", "no bundle"),
+        ("neighbours king", "--vectors FILE or --model FOLDER"),
+        ("neighbours --vectors vectors.txt qeen", "did you mean 'queen'"),
+        ("neighbours --vectors vectors.txt king -", "cannot read 'king -'"),
+        ("train_word2vec zh_en --output v", "did you mean experiment=zh_en"),
+    ],
+)
+def test_mistakes_are_one_line(script: Script, home: Path, command: str, part: str) -> None:
+    save_file({"a": torch.zeros(1)}, home / "other.safetensors")
+    before = sorted(home.iterdir())
+    assert part in script(command, code=2).error
+    assert sorted(home.iterdir()) == before
+
+
+def test_evaluate_measures_a_corpus(script: Script, home: Path) -> None:
+    out = script("evaluate --model runs/golden --direction zh_en --corpus talk.jsonl --beam 1").out
+    assert [line.split()[0] for line in out.splitlines()] == ["BLEU", "chrF2", "TER", "hypotheses,"]
+    folder = home / "runs" / "golden" / "evaluation" / "talk-test-zh_en"
+    assert len((folder / "hypotheses.txt").read_text().splitlines()) == 3
+    assert json.loads((folder / "scores.json").read_text())["search"]["beam_size"] == 1
+
+
+def test_evaluate_finds_the_direction_of_files(script: Script) -> None:
+    out = script("evaluate --model runs/golden --src en.txt --ref zh.txt --ref en.txt --output out").out
+    assert "tok:zh" in out
+    assert "nrefs:2" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "factor"),
+    [
+        ("--run runs/golden --last 2", 1.5),
+        ("--run runs/golden --half", 1.0),
+        ("runs/golden/bundle runs/golden/last.ckpt", 1.5),
+    ],
+)
+def test_average_is_the_mean(script: Script, home: Path, arguments: str, factor: float) -> None:
+    folder = home / "runs" / "golden"
+    weights = {name: p.detach() for name, p in bundles.load(folder).model.named_parameters()}
+    (folder / "snapshots").mkdir()
+    for k in range(3):
+        state = {name: k * weight for name, weight in weights.items()}
+        save_file(state, folder / "snapshots" / f"step-{k:09d}.safetensors")
+    torch.save({"state_dict": {f"model.{k}": v for k, v in state.items()}}, folder / "last.ckpt")
+    script(f"average {arguments} --output mean")
+    for name, parameter in bundles.load("mean").model.named_parameters():
+        assert torch.allclose(parameter, factor * weights[name], atol=1e-2)
+    assert "--overwrite" in script(f"average {arguments} --output mean", code=2).error
+
+
+def test_doctor_writes_a_page_and_json(script: Script, home: Path) -> None:
+    assert "doctor_talk.html" in script("doctor talk.jsonl").out
+    assert (home / "doctor_talk.html").read_text().startswith("<!doctype html>")
+    assert json.loads((home / "doctor_talk.json").read_text())["format"]
+    assert "--overwrite" in script("doctor talk.jsonl", code=2).error
+    script("doctor --src-path zh.txt --tgt-path en.txt --output aligned.html")
+    assert (home / "aligned.json").exists()
+
+
+def test_export_makes_a_folder_beside_the_weights(script: Script, home: Path) -> None:
+    script("export --model runs/golden --to ctranslate2 --sentences zh.txt")
+    assert (home / "runs" / "golden" / "bundle" / "ctranslate2").is_dir()
+
+
+def test_neighbours_of_a_sum(script: Script) -> None:
+    first, *lines = script("neighbours --vectors vectors.txt king - man + woman --top 2").out.splitlines()
+    assert first == "king - man + woman"
+    assert lines[0].split()[1] == "queen"
+    assert len(lines) == 2
+
+
+def test_neighbours_in_a_model(script: Script) -> None:
+    out = script("neighbours --model runs/golden --side tgt 我 --top 3").out
+    cosines = [float(line.split()[0]) for line in out.splitlines()[1:]]
+    assert len(cosines) == 3
+    assert cosines == sorted(cosines, reverse=True)
+
+
+@pytest.mark.parametrize(("kind", "sg"), [("skipgram", 1), ("cbow", 0)])
+def test_trained_vectors_fit_the_model(
+    kind: str, sg: int, script: Script, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word2vec, kinds = gensim.models.Word2Vec, []
+    monkeypatch.setattr(gensim.models, "Word2Vec", lambda *a, **o: kinds.append(o["sg"]) or word2vec(*a, **o))
+    rows = [json.dumps({"zh": f"我有{k}本书。", "en": f"I have {k} books."}) for k in range(100)]
+    write(home / "books.jsonl", *rows)
+    settings = "data.corpora=[{path:books.jsonl}] data.tokenizer.vocab_size=320 model.d_model=8"
+    out = script(f"train_word2vec {settings} --output v.txt --epochs 1 --kind {kind}").out
+    assert kinds == [sg]  # gensim's name for skip-gram
+    header, *lines = (home / "v.txt").read_text().splitlines()
+    assert header.split() == [str(len(lines)), "8"]
+    assert "model.embedding.init=v.txt" in out
+    assert np.isfinite([float(number) for number in lines[0].split()[1:]]).all()
+    assert len(script("neighbours --vectors v.txt books").out.splitlines()) > 1

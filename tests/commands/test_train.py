@@ -1,0 +1,108 @@
+"""The training command, without training: the fit is replaced."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from dragoman.commands.train import main
+from dragoman.config import Config
+
+Run = Any  # the fixture `run`
+
+
+class Stopped(BaseException):
+    signum, path = signal.SIGTERM, Path("last.ckpt")
+
+
+def replace(monkeypatch: pytest.MonkeyPatch, fit: Any, preflight: Any = None) -> None:
+    module = SimpleNamespace(fit=fit, Stopped=Stopped)
+    monkeypatch.setitem(sys.modules, "dragoman.training.fit", module)
+    monkeypatch.setitem(sys.modules, "dragoman.training.preflight", SimpleNamespace(preflight=preflight))
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, list[str]]]:
+    """The runs that were started, with the command line of each; each leaves a record."""
+    runs: list[tuple[Config, list[str]]] = []
+
+    def fit(config: Config) -> None:
+        runs.append((config, sys.argv[1:]))
+        folder = Path(config.run_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        best = {"step": 7, "loss": 1.5, "bleu": 10.0 * len(runs), "signature": "x"}
+        (folder / "metrics.json").write_text(json.dumps({"seconds": 3.5, "best": best}))
+
+    replace(monkeypatch, fit)
+    return runs
+
+
+def test_preflight_estimates_and_trains_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    estimated: list[Config] = []
+    replace(monkeypatch, None, estimated.append)
+    run(main, "experiment=smoke", "preflight=true")
+    assert [config.name for config in estimated] == ["smoke"]
+
+
+def test_a_signal_decides_the_exit_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(config: Config) -> None:
+        raise Stopped
+
+    replace(monkeypatch, fit)
+    assert run(main, code=143).err == "stopped, saved in last.ckpt; the same command resumes\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [
+        ("experiment=zhen", "did you mean 'zh_en'"),
+        ("zh_en", "'zh_en' is not a setting (did you mean experiment=zh_en?)"),
+        ("--model.d_model=64", "no option '--model.d_model=64'; settings have no dashes: write model.d_model=64"),
+        ("--cfg hydra", "job"),
+        ("-m training.lr=1e-3,oops", "oops"),
+        ("-m seed=1,2 run_dir=here", "run_dir=here: 2 runs need a folder each. Put ${name} in it"),
+    ],
+)
+def test_mistakes_are_one_line(run: Run, fits: list[Any], command: str, part: str) -> None:
+    assert part in run(main, *command.split(), code=2).error
+    assert not fits
+
+
+def test_cfg_prints_every_setting_and_its_value(run: Run, fits: list[Any]) -> None:
+    printed = yaml.safe_load(run(main, "experiment=copy", "trainer.max_steps=7", "--cfg", "job").out)
+    assert printed["trainer"]["max_steps"] == 7
+    # of the experiment, and of the dataclass
+    assert (printed["model"]["dropout"], printed["search"]["length_penalty"]) == (0.0, 1.0)
+    assert not fits
+
+
+def test_help_names_the_experiments(run: Run) -> None:
+    assert "experiment: both, copy" in run(main, "--help").out
+
+
+def test_a_sweep_ends_in_a_table(run: Run, fits: list[Any]) -> None:
+    result = run(main, "experiment=smoke", "-m", "training.lr=1e-3,2e-3")
+    assert [config.training.lr for config, _ in fits] == [1e-3, 2e-3]
+    rows = [line for line in result.out.splitlines() if "smoke_lr=" in line]
+    assert ["10" in rows[0], "20" in rows[1], "3.5" in rows[0]] == [True, True, True]
+    # The command line of each run gives this run alone.
+    run(main, *fits[1][1])
+    assert fits[2] == fits[1]
+
+
+@pytest.mark.parametrize(
+    ("swept", "names"),
+    [
+        ("model=tiny,small", ["dragoman_model=tiny", "dragoman_model=small"]),
+        ("experiment=smoke,copy", ["smoke", "copy"]),
+        ("data.directions=[],[zh_en]", ["dragoman_directions=-", "dragoman_directions=-zh_en-"]),
+    ],
+)
+def test_names_of_swept_runs(run: Run, fits: list[Any], swept: str, names: list[str]) -> None:
+    run(main, "--multirun", swept)
+    assert [config.name for config, _ in fits] == names

@@ -1,0 +1,71 @@
+"""Scores that sacrebleu's own command line gives again."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dragoman.config import SearchConfig
+from dragoman.data.text import Pair
+from dragoman.errors import UserError
+from dragoman.evaluation.scores import evaluate
+from dragoman.evaluation.testsets import TestSet
+from dragoman.languages import Direction
+
+TEXTS = [
+    ("好久不见，老朋友。", "Long time no see, old friend.", "It's been ages, friend."),
+    ("今天天气很好。", "The weather is fine today."),
+    ("我们明天去公园吧。", "Let us go to the park tomorrow."),
+]
+# Two corpora: a, whose pair has two references, and b
+INTO_EN = [Pair(zh, en[0], tuple(en), corpus) for (zh, *en), corpus in zip(TEXTS, "abb", strict=True)]
+INTO_ZH = [Pair(en, zh, (zh,)) for zh, en, *_ in TEXTS]
+
+
+def score(pairs: list[Pair], folder: Path) -> tuple[dict[str, Any], str]:
+    """The scores of one and a half right translations, and the recorded command."""
+    answers = [SimpleNamespace(text=text) for text in (pairs[0].tgt, pairs[1].tgt[:12], "")]
+    bundle = SimpleNamespace(meta={"name": "parrot"})
+    translator: Any = SimpleNamespace(engine="torch", bundle=bundle, stream=lambda *_, **__: answers)
+    direction = Direction("en", "zh") if pairs == INTO_ZH else Direction("zh", "en")
+    test_set = TestSet(name="talk", pairs=pairs)
+    scores = evaluate(translator, test_set, folder, SearchConfig(), direction=direction)
+    return scores, json.loads((folder / "scores.json").read_text())["check"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pairs", [INTO_EN, INTO_ZH])
+def test_the_recorded_command_gives_the_same_scores(pairs: list[Pair], tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    scores, check = score(pairs, folder)
+    command = [sys.executable, "-m", *shlex.split(check), "-w", "6"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    theirs = {entry["name"]: entry["score"] for entry in json.loads(done.stdout)}
+    assert theirs == {ours.name: pytest.approx(ours.score, abs=1e-5) for ours in scores["all"].values()}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "options"), [(INTO_EN, "-tok 13a"), (INTO_ZH, "-tok zh --ter-normalized --ter-asian-support")]
+)
+def test_the_recorded_command_names_the_tokenizer(pairs: list[Pair], options: str, tmp_path: Path) -> None:
+    assert score(pairs, tmp_path / "out")[1].endswith(options)
+
+
+def test_each_corpus_has_scores_of_its_own(tmp_path: Path) -> None:
+    scores, _ = score(INTO_EN, tmp_path / "out")
+    assert list(scores) == ["all", "a", "b"]
+    assert scores["a"]["bleu"].score == pytest.approx(100)
+    assert scores["b"]["bleu"].score < scores["all"]["bleu"].score < 100
+
+
+def test_only_an_evaluation_is_replaced(tmp_path: Path) -> None:
+    for pairs in (INTO_EN, INTO_ZH):
+        score(pairs, tmp_path / "out")
+        assert (tmp_path / "out" / "source.txt").read_text().splitlines() == [pair.src for pair in pairs]
+    with pytest.raises(UserError, match="no evaluation"):
+        score(INTO_EN, tmp_path)

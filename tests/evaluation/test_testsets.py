@@ -1,0 +1,81 @@
+"""Test sets from a run, a corpus, and files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dragoman.config import CorpusConfig
+from dragoman.errors import UserError
+from dragoman.evaluation import testsets
+from dragoman.languages import Direction
+
+ZH_EN, EN_ZH = Direction("zh", "en"), Direction("en", "zh")
+PAIRS = [("好久不见。", "Long time no see."), ("我爱你。", "I love you."), ("谢谢。", "Thank you.")]
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> CorpusConfig:
+    """A folder with a test split in which the first sentence has a second reference."""
+    rows = [{"translation": {"zh": zh, "en": en}, "references": [en]} for zh, en in PAIRS]
+    rows[0]["references"] = [PAIRS[0][1], "It's been ages."]
+    (tmp_path / "corpus").mkdir()
+    write(tmp_path / "corpus" / "test.jsonl", *map(json.dumps, rows))
+    return CorpusConfig(path=str(tmp_path / "corpus"))
+
+
+def test_a_corpus_brings_its_references(corpus: CorpusConfig) -> None:
+    forwards = testsets.of_corpus(corpus, "test", ZH_EN, None)
+    assert forwards.name == "corpus-test"
+    assert [pair.src for pair in forwards.pairs] == [zh for zh, _ in PAIRS]
+    assert forwards.pairs[0].references == ("Long time no see.", "It's been ages.")
+    # References in the other language are left out.
+    backwards = testsets.of_corpus(corpus, "test", EN_ZH, None)
+    assert [pair.references for pair in backwards.pairs] == [(zh,) for zh, _ in PAIRS]
+
+
+@pytest.mark.parametrize(("split", "part"), [("tset", "did you mean 'test'"), ("train", "no split 'train'")])
+def test_a_missing_split_is_named(corpus: CorpusConfig, split: str, part: str) -> None:
+    with pytest.raises(UserError, match=part):
+        testsets.of_corpus(corpus, split, ZH_EN, None)
+
+
+def test_files_with_several_references(tmp_path: Path) -> None:
+    src = write(tmp_path / "news.zh", "好\u2028久", "早")
+    references = [write(tmp_path / "a", "Long", "Early"), write(tmp_path / "b", "Ages", " ")]
+    test_set = testsets.of_files(src, references)
+    assert (test_set.name, test_set.pairs[0].src) == ("news", "好 久")
+    assert [pair.references for pair in test_set.pairs] == [("Long", "Ages"), ("Early",)]
+
+
+@pytest.mark.parametrize(("lines", "part"), [(["好", "早"], "2 lines"), ([], "empty")])
+def test_unusable_files_are_refused(tmp_path: Path, lines: list[str], part: str) -> None:
+    references = [write(tmp_path / "en", *lines[1:])]
+    with pytest.raises(UserError, match=part):
+        testsets.of_files(write(tmp_path / "zh", *lines), references)
+
+
+@pytest.mark.parametrize(("content", "part"), [(None, "is not a run"), ("data: {flat: 1}", "not the config")])
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, content: str | None, part: str) -> None:
+    if content:
+        write(tmp_path / "config.yaml", content)
+    with pytest.raises(UserError, match=part):
+        testsets.of_run(tmp_path, "test", ZH_EN)
+
+
+def test_a_run_brings_its_own_split(corpus: CorpusConfig, tmp_path: Path) -> None:
+    train = [json.dumps({"zh": f"我有{k}本书。", "en": f"I have {k} books."}) for k in range(200)]
+    write(tmp_path / "corpus" / "train.jsonl", *train)
+    cache, tokenizer = str(tmp_path / "cache"), {"vocab_size": 330}
+    data = {"corpora": [{"path": corpus.path}], "cache": cache, "tokenizer": tokenizer}
+    write(tmp_path / "config.yaml", json.dumps({"seed": 1, "data": data}))  # JSON is YAML
+    forwards = testsets.of_run(tmp_path, "test", ZH_EN)
+    assert sorted(pair.src for pair in forwards.pairs) == sorted(zh for zh, _ in PAIRS)
+    assert {len(pair.references) for pair in forwards.pairs} == {1, 2}
+    backwards = testsets.of_run(tmp_path, "test", EN_ZH)
+    assert [pair.references for pair in backwards.pairs] == [(pair.src,) for pair in forwards.pairs]

@@ -1,0 +1,200 @@
+"""Benchmarks: each compares the same function, measures what it says, and puts it into one table."""
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts" / "bench"))
+
+import choices  # noqa: E402
+import clock  # noqa: E402
+import data as bench_data  # noqa: E402
+import decoding  # noqa: E402
+import measure_decoding  # noqa: E402
+import measure_training  # noqa: E402
+import peers_data  # noqa: E402
+import positions  # noqa: E402
+import programs  # noqa: E402
+import report  # noqa: E402
+import same_training  # noqa: E402
+import scale  # noqa: E402
+import training  # noqa: E402
+import weights  # noqa: E402
+
+from dragoman.bundle import load  # noqa: E402
+from dragoman.config import ModelConfig, SearchConfig  # noqa: E402
+from dragoman.errors import UserError  # noqa: E402
+from dragoman.masks import key_padding_mask  # noqa: E402
+from dragoman.model.transformer import Transformer  # noqa: E402
+from dragoman.special import EOS, PAD  # noqa: E402
+from dragoman.translation.engine import translate_ids  # noqa: E402
+
+GOLDEN = ROOT / "tests" / "golden" / "bundle"
+LINES = ["a cat sits on the mat", "two dogs run", "the man reads a long book about cats", "ﬁve cats of １２"]
+ARCH = {"d_model": 16, "ffn": 32, "heads": 2, "enc": 2, "dec": 2}
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The peers' vocabulary, which rewrites text, and their data."""
+    folder = tmp_path_factory.mktemp("peers")
+    for name in ("test.en", *training.FILES):
+        words = LINES[2 if name.startswith("val") else 0].split()
+        lines = [" ".join(each) for each in itertools.islice(itertools.permutations(words), 40)]
+        (folder / name).write_text("\n".join([*lines, *LINES[3:]]) + "\n", encoding="utf-8")
+    SentencePieceTrainer.train(
+        sentence_iterator=iter([*LINES, "five 12"] * 8), model_prefix=str(folder / "spm"), vocab_size=60,
+        model_type="bpe", hard_vocab_limit=False, pad_id=0, unk_id=1, bos_id=2, eos_id=3, character_coverage=1.0,
+        normalization_rule_name="nmt_nfkc", minloglevel=2,
+    )  # fmt: skip
+    return folder
+
+
+def test_shared_weights_compute_the_same_in_dragoman(peers: Path, tmp_path: Path) -> None:
+    peers_data.copy_data(peers, tmp_path, [])
+    size = SentencePieceProcessor(model_file=str(tmp_path / "spm.model")).get_piece_size()
+    config = ModelConfig(d_model=16, d_ff=32, n_heads=2, n_encoder_layers=2, n_decoder_layers=2)
+    model = Transformer(config, src_vocab_size=size, tgt_vocab_size=size).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)  # biases as well, which begin as zeros
+    plain = same_training.PlainTransformer(model).eval()
+    state = {f"net.{name}": tensor for name, tensor in plain.net.state_dict().items()}
+    torch.save({"model": state | {"emb.weight": plain.words.detach()}, "arch": ARCH}, tmp_path / "small.pt")
+    weights.write_bundle(tmp_path / "small.pt", tmp_path / "spm.model", tmp_path / "bundle")
+    src, tgt = torch.randint(EOS + 1, size, (3, 7)), torch.randint(EOS + 1, size, (3, 5))
+    src[1, 4:] = PAD
+    expected = model(src, tgt, key_padding_mask(src))
+    copy = load(tmp_path / "bundle").model
+    torch.testing.assert_close(copy(src, tgt, key_padding_mask(src)), expected)
+    torch.testing.assert_close(plain(src, tgt), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rewritten_text_has_the_peers_pieces(peers: Path, tmp_path: Path) -> None:
+    peers_data.copy_data(peers, tmp_path, ["test.en"])
+    folders = peers, tmp_path
+    before, after = ((folder / "test.en").read_text("utf-8").splitlines() for folder in folders)
+    rewriting, plain = (SentencePieceProcessor(model_file=str(folder / "spm.model")) for folder in folders)
+    assert after != before
+    assert rewriting.encode(before) == plain.encode(after)
+    with pytest.raises(UserError, match=r"absent\.en: prepare_data\.py"):
+        peers_data.copy_data(peers, tmp_path, ["absent.en"])
+
+
+@pytest.mark.parametrize("case", decoding.CASES)
+def test_timed_translations_are_those_of_the_engine(case: str, tmp_path: Path) -> None:
+    _, beam, batch, _ = decoding.CASES[case]
+    lines = ["你好。", "我们回家。", "今天很冷。"]
+    (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    settings = measure_decoding.Settings(
+        bundle=str(GOLDEN), source=str(tmp_path / "text"), reference=str(tmp_path / "text"), beam=beam, batch=batch,
+        noise=2, threads=1, tries=1,
+    )  # fmt: skip
+    record = measure_decoding.measure(settings)
+    bundle = load(GOLDEN)
+    kind = "beam" if beam > 1 else "greedy"
+    search = SearchConfig(kind=kind, beam_size=beam, max_length_a=0, max_length_b=measure_decoding.LONGEST)
+    results = translate_ids(bundle.model, bundle.src_tokenizer.encode_batch(lines), search)
+    assert record["texts"] == [bundle.tgt_tokenizer.decode(each[0].ids) for each in results]
+    assert record["sentences"] == 3
+
+
+def test_training_is_counted_in_windows(
+    peers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BENCH_START", str(time.time()))
+    peers_data.copy_data(peers, tmp_path, training.FILES)
+    settings = {
+        "size": "tiny", "precision": "32", "data": str(tmp_path), "max_tokens": 300, "threads": 1, "warm_up": 0,
+        "window": 0, "windows": 2, "noise": 2, "overrides": ["trainer.loggers=[]"],
+    }  # fmt: skip
+    assert measure_training.main([json.dumps(settings)]) == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(record["tgt_tok_s_windows"]) == 2
+    assert not record["noisy"]
+    assert record["flops_s"] > 0
+    runs = [record | {"program": "Dragoman 32", "is_peer": False}]
+    assert "| Dragoman 32 |" in training.page({"machine": "a machine", "runs": runs})
+
+
+def test_peers_are_those_whose_programs_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in ("venvs/raw/bin/python", "scripts/bench_decode_ct2.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    monkeypatch.setenv("BENCH_HOME", str(tmp_path))
+    monkeypatch.setenv("BENCH_SCRIPTS", str(tmp_path / "scripts"))
+    (program,) = programs.peer_programs(programs.DECODERS, "decode", ["ct2-int8", "eole"])
+    assert (program.name, program.environment["CT2_TYPE"]) == ("ct2-int8", "int8")
+    assert "without eole" in capsys.readouterr().out
+    with pytest.raises(UserError, match="did you mean 'eole'"):
+        programs.peer_programs(programs.DECODERS, "decode", ["eol"])
+    with pytest.raises(UserError, match="NAME=FOLDER"):
+        programs.checkouts([f"old={tmp_path}"])
+
+
+def test_programs_take_turns_and_failing_peers_leave() -> None:
+    ours = programs.Program(name="ours", command=["x"], settings={})
+    peer = programs.Program(name="peer", command=["y"])
+
+    def measure(program: programs.Program, case: str) -> report.Record:
+        if program is peer:
+            raise UserError("broken")
+        return {}
+
+    records = list(programs.in_turns([ours, peer], ["a", "b"], 2, measure))
+    assert [f"{record['round']} {record['case']}" for record in records] == ["1 a", "1 b", "2 a", "2 b"]
+
+
+def test_the_fastest_torch_peer_is_the_unit_of_decoding() -> None:
+    shared = {"noise": 0.0, "bleu": 30.0, "sentences": 9, "load_s": 1.0, "peak_rss_mb": 100}
+    speeds = {"Dragoman torch fp32": 12.0, "eole": 6.0, "hf": 3.0, "ct2-int8": 60.0}
+    runs = [shared | {"program": name, "is_peer": name[0] != "D", "sent_s": s} for name, s in speeds.items()]
+    rows = [line.removeprefix("| ").split(" | ") for line in decoding.table(runs, 0.04).splitlines()[2:]]
+    assert [row[0] for row in rows] == ["ct2-int8", "Dragoman torch fp32", "eole", "hf"]
+    assert [row[2] for row in rows] == ["10.00", "2.00", "1.00", "0.50"]
+
+
+def test_values_are_summed_up() -> None:
+    assert report.spread([2000, 1000, 3000]) == "2,000 (1,000-3,000)"
+    assert report.mean_and_deviation([1.0, 3.0]) == "2.00 ± 1.41"
+    assert clock.Clock(wall=1.0, busy=1.0, own=1.0).others == 0
+    assert clock.Clock(wall=1.0, busy=2.0, own=1.0).others > 0
+
+
+def test_positions_are_trained_and_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions, "LENGTHS", (3,))
+    monkeypatch.setattr(positions, "N_TESTS", 4)
+    scores = positions.measure("rope", seed=1, n_steps=2)
+    assert set(scores) == {"exact_3", "symbols_3"}
+
+
+def test_choices_are_compared_with_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices, "FOLDER", tmp_path)
+    bleus = {"baseline": (7.0, 7.2, 7.4), "norm_post": (3.0, 3.1, 3.2), "score_dot": (7.1, 7.2, 7.6)}
+    for row, values in bleus.items():
+        for seed, bleu in enumerate(values, 1):
+            path = tmp_path / f"{row}-{seed}" / choices.SCORES
+            path.parent.mkdir(parents=True)
+            path.write_text(json.dumps({"scores": {"bleu": {"score": bleu, "signature": "s"}}}))
+    assert "| `model.norm=post` | 3.10 ± 0.10 | -4.10 | worse | 3 |" in choices.table()
+    assert "| `model.score=dot` | 7.30 ± 0.26 | +0.10 | noise | 3 |" in choices.table()
+
+
+def test_costs_of_model_and_data_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SECONDS": 0.0, "STEPS": 1, "WARM_UP": 0, "N_DECODED": 2}.items():
+        monkeypatch.setattr(scale, name, value)
+    record = scale.train(size="tiny", length=8, tokens=64)
+    assert record["million operations a token"] > 1
+    lines = [f"第{n}个人在家。\tPerson {n} is at home.\n" for n in range(200)]
+    (tmp_path / "train.tsv").write_text("zh\ten\n" + "".join(lines), encoding="utf-8")
+    settings = ["data.tokenizer.vocab_size=400", "data.max_tokens=512"]
+    record = bench_data.measure([str(tmp_path / "train.tsv")], settings, seconds=0.01)
+    assert 0 <= record["padding, %"] < 100

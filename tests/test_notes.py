@@ -1,0 +1,298 @@
+"""Attention, masks and layers of the study notes, fact by fact, in our own code.
+
+The numbers are the notes'. Positions are in test_notes_positions.py, words and translating in
+test_notes_translating.py. src/dragoman/README.md, "From the notes to the code", says which note teaches what. Where
+a note is wrong, the test holds what is true, and its docstring says so.
+"""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dragoman.config import ModelConfig
+from dragoman.masks import causal_attn_mask, key_padding_mask, padding_attn_mask
+from dragoman.model.attention import SCORES, Attention
+from dragoman.model.embedding import Embedding
+from dragoman.model.layers import FeedForward, Residual
+from dragoman.special import PAD
+
+HIDDEN = float("-inf")
+
+
+def attention(d_model: int = 16, n_heads: int = 1, score: str = "scaled_dot") -> Attention:
+    """A new layer without biases: the notes have none."""
+    torch.manual_seed(1)
+    layer = Attention(d_model, n_heads, score=score, dropout=0.0).eval()
+    for linear in (layer.q, layer.kv, layer.out):
+        nn.init.zeros_(linear.bias)
+    return layer.requires_grad_(False)
+
+
+def bare(d_model: int, score: str = "scaled_dot") -> Attention:
+    """A layer whose projections change nothing: its inputs are Q, K and V themselves."""
+    layer = attention(d_model, score=score)
+    layer.q.weight.copy_(torch.eye(d_model))
+    layer.kv.weight.copy_(torch.eye(d_model).repeat(2, 1))
+    layer.out.weight.copy_(torch.eye(d_model))
+    return layer
+
+
+def layer_config(**settings: object) -> ModelConfig:
+    return ModelConfig(d_model=16, d_ff=64, dropout=0.0, **settings)  # type: ignore[arg-type]
+
+
+# Attention as a weighted mean: waist 51, 56, 58 -> weight 40, 43, 48. What is the weight for a waist of 57?
+
+
+def test_waist_57_is_a_mean_weighted_by_nearness():
+    """Score -(q - k)^2 / 2. The part that depends on k is q k - k^2 / 2, the product of (q, 1) and (k, -k^2 / 2)."""
+    waists, weights = torch.tensor([51.0, 56.0, 58.0]), torch.tensor([40.0, 43.0, 48.0])
+    layer = bare(3, "dot")  # two components are the key, the third is the value
+    layer.kv.weight[:3] = torch.diag(torch.tensor([1.0, 1.0, 0.0]))
+    layer.kv.weight[3:] = torch.diag(torch.tensor([0.0, 0.0, 1.0]))
+    key_value = torch.stack((waists, -(waists**2) / 2, weights), dim=1)[None]
+    query = torch.tensor([[[57.0, 1.0, 0.0]]])
+    alpha = layer.weights(query, key_value).flatten()
+    torch.testing.assert_close(alpha, (-((57 - waists) ** 2) / 2).softmax(0))
+    assert alpha.sum().item() == pytest.approx(1)
+    assert 0 < alpha[0] < 1e-7 < alpha[1] == alpha[2]  # every key counts, the far one hardly
+    result = layer(query, key_value)[0, 0, 2]
+    torch.testing.assert_close(result, (alpha * weights).sum())
+    # 56 and 58 are equally near, so the notes' first guess, (43 + 48) / 2, is nearly right.
+    assert result.item() == pytest.approx(45.5, abs=1e-5)
+
+
+def test_raw_numbers_saturate_the_softmax_even_scaled():
+    q = torch.tensor([[[57.0, 83.0], [76.0, 55.0]]])
+    k = torch.tensor([[[51.0, 70.0], [58.0, 88.0], [56.0, 82.0]]])
+    weights = bare(2).weights(q, k)[0, 0]
+    assert torch.equal(weights, torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]))
+    v = torch.tensor([[40.0, 55.0], [43.0, 59.0], [48.0, 65.0]])
+    assert (weights @ v).tolist() == [[43, 59], [43, 59]]  # two unlike queries, one answer
+    normalised = bare(2).weights((q - k.mean(1)) / k.std(1), (k - k.mean(1)) / k.std(1))
+    assert normalised.max() < 0.999  # inputs of variance 1, as a norm makes them, do not saturate
+
+
+# Scores
+
+
+def test_orthogonal_vectors_score_0_and_equal_ones_1():
+    """Vectors of length 1. Note 003 calls the right angle collinear and its score the largest: its cosine is 0."""
+    q = torch.tensor([1.0, 0.0])[None, None, None]
+    k = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0]])[None, None]
+    assert SCORES["dot"](1, 2)(q, k).flatten().tolist() == [0, 1, -1]
+
+
+@pytest.mark.parametrize("d", [1, 64])
+def test_the_variance_of_q_dot_k_is_d_and_1_when_scaled(d):
+    """d = 1 is the product XY of two standard normals: mean 0 (not the 1 derived on the way), variance 1."""
+    q, k = torch.randn(2, 40_000, 1, 1, d, generator=torch.Generator().manual_seed(1))
+    dots, scaled = (SCORES[name](1, d)(q, k) for name in ("dot", "scaled_dot"))
+    assert dots.mean().item() == pytest.approx(0, abs=0.03 * d**0.5)
+    assert dots.var().item() == pytest.approx(d, rel=0.05)
+    assert scaled.var().item() == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize("d", [32, 64])
+def test_unscaled_scores_saturate_the_softmax(d):
+    """The notes conclude that the gradient vanishes. At these head sizes W_q gets more of it, not less."""
+    largest, gradient = {}, {}
+    for score in ("dot", "scaled_dot"):
+        layer = attention(d, score=score).requires_grad_()
+        x, direction = torch.randn(2, 2, 100, d, generator=torch.Generator().manual_seed(1))
+        (layer(x, x) * direction).sum().backward()
+        largest[score] = bare(d, score).weights(x, direction).amax(-1).median()
+        gradient[score] = layer.q.weight.grad.norm()
+    assert largest["dot"] > 0.5 > 0.15 > largest["scaled_dot"]
+    assert gradient["dot"] > 2 * gradient["scaled_dot"]
+
+
+def test_the_scale_is_the_root_of_the_head_size():
+    """512 over 8 heads: d_k = 64. Note 001 says "number of words"."""
+    layer = attention(512, 8)
+    assert layer.d_head == 64
+    for n_words in (3, 9):
+        q, k = torch.randn(2, 1, 8, n_words, 64)
+        torch.testing.assert_close(layer.score(q, k) * 8, q @ k.transpose(-2, -1))
+
+
+def test_the_additive_score_is_a_small_network_on_q_and_k():
+    """W [x_i; x_j], then tanh, then w (Bahdanau et al. 2015), each head with its own w."""
+    layer, x = attention(n_heads=2, score="additive"), torch.randn(1, 5, 16)
+    for head, part in enumerate(torch.arange(16).chunk(2)):
+        joined = torch.cat((layer.q.weight[part], layer.kv.weight[part]), dim=1)
+        pairs = torch.stack([torch.stack([torch.cat((a, b)) for b in x[0]]) for a in x[0]])  # (5, 5, 32)
+        scores = torch.tanh(pairs @ joined.T) @ layer.score.w[head]
+        torch.testing.assert_close(layer.weights(x, x)[0, head], scores.softmax(-1))
+
+
+def test_two_matrices_make_an_asymmetric_quadratic_form():
+    """A = X Wq Wk^T X^T: twice X is four times A. With one matrix for both, j means to i what i means to j."""
+    layer, x = attention(score="dot"), torch.randn(1, 5, 16)
+
+    def scores(x: Tensor) -> Tensor:
+        return layer.score(layer.q(x)[:, None], layer.kv(x)[:, None, :, :16])[0, 0]
+
+    torch.testing.assert_close(scores(x), x[0] @ (layer.q.weight.T @ layer.kv.weight[:16]) @ x[0].T)
+    torch.testing.assert_close(scores(2 * x), 4 * scores(x))
+    assert not torch.allclose(scores(x), scores(x).T, atol=0.1)
+    layer.kv.weight[:16] = layer.q.weight
+    torch.testing.assert_close(scores(x), scores(x).T)
+
+
+def test_the_softmax_runs_over_each_row():
+    weights = attention().weights(*2 * [torch.randn(1, 5, 16)])[0, 0]
+    torch.testing.assert_close(weights.sum(-1), torch.ones(5))
+
+
+def test_any_two_words_meet_in_one_step():
+    layer, x = attention(), torch.randn(1, 300, 16, requires_grad=True)
+    layer(x, x)[0, 0].sum().backward()
+    assert (x.grad[0].norm(dim=-1) > 0).all()
+
+
+# Multi-head
+
+
+def head_by_head(layer: Attention, x: Tensor) -> Tensor:
+    """Each head alone, as the notes write it: Q_i = X W_i^Q ...; then all side by side, then W^O."""
+    d, h = layer.q.in_features, layer.n_heads
+    matrices = (layer.q.weight, layer.kv.weight[:d], layer.kv.weight[d:])
+    heads = []
+    for wq, wk, wv in zip(*(w.chunk(h) for w in matrices), strict=True):
+        q, k, v = x @ wq.T, x @ wk.T, x @ wv.T
+        heads.append((q @ k.transpose(-2, -1) / (d // h) ** 0.5).softmax(-1) @ v)
+    return torch.cat(heads, -1) @ layer.out.weight.T
+
+
+def test_one_projection_then_split_equals_one_per_head():
+    layer, x = attention(16, 4), torch.randn(2, 5, 16)
+    torch.testing.assert_close(layer(x, x), head_by_head(layer, x))
+
+
+def test_splitting_the_input_first_hides_most_of_each_word():
+    layer, x = attention(16, 4), torch.randn(2, 5, 16)
+
+    def split_first(x: Tensor) -> Tensor:
+        heads = []
+        for at, part in zip(torch.arange(16).chunk(4), x.chunk(4, -1), strict=True):
+            wq, wk, wv = (w[at][:, at] for w in (layer.q.weight, layer.kv.weight[:16], layer.kv.weight[16:]))
+            q, k, v = part @ wq.T, part @ wk.T, part @ wv.T
+            heads.append((q @ k.transpose(-2, -1) / 2).softmax(-1) @ v)
+        return layer.out(torch.cat(heads, -1))
+
+    assert not torch.allclose(split_first(x), layer(x, x), atol=0.1)
+    own_part = torch.block_diag(*[torch.ones(4, 4)] * 4)  # the blocks that are left
+    layer.q.weight *= own_part
+    layer.kv.weight *= own_part.repeat(2, 1)
+    torch.testing.assert_close(split_first(x), layer(x, x))
+
+
+def test_cross_attention_takes_k_and_v_from_the_encoder():
+    layer, tgt, memory = attention(16, 2), torch.randn(1, 3, 16), torch.randn(1, 7, 16)
+    assert layer.weights(tgt, memory).shape == (1, 2, 3, 7)  # target words x source words
+    values = layer.kv(memory)[..., 16:].unflatten(-1, (2, 8)).transpose(1, 2)
+    mixed = (layer.weights(tgt, memory) @ values).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(layer(tgt, memory), layer.out(mixed))
+
+
+# The gradient by hand
+
+
+def test_the_gradient_of_w_v_by_hand_is_half_of_autograds():
+    """Note 002 writes it under W^Q, and without the 2 that the square brings down."""
+    layer = attention(8).double()
+    x, y = torch.randn(2, 1, 5, 8, dtype=torch.float64)
+    layer.out.weight.copy_(torch.eye(8))
+    layer.kv.weight.requires_grad_()
+    out = layer(x, x)
+    ((out - y) ** 2).sum().backward()
+    with torch.no_grad():
+        by_hand = x[0].T @ layer.weights(x, x)[0, 0].T @ (out - y)[0]
+    torch.testing.assert_close(layer.kv.weight.grad[8:].T, 2 * by_hand)
+
+
+# Masks
+
+SCORED = torch.tensor([[1.0, 2, 3, 4], [2, 1, 0, 3], [0, 2, 1, 2], [3, 1, 4, 2]])  # the notes' Q K^T
+
+
+def test_the_causal_mask_of_four_words():
+    blocked = [[0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]]
+    assert torch.equal(causal_attn_mask(4, 4)[0, 0], ~torch.tensor(blocked).bool())
+    assert torch.equal(causal_attn_mask(4, 4)[0, 0], ~torch.triu(torch.ones(4, 4), diagonal=1).bool())
+
+
+@pytest.mark.parametrize("score", ["dot", "scaled_dot"])
+def test_the_four_by_four_example_under_the_causal_mask(score):
+    masked = torch.tensor([[1, HIDDEN, HIDDEN, HIDDEN], [2, 1, HIDDEN, HIDDEN], [0, 2, 1, HIDDEN], [3, 1, 4, 2]])
+    q = SCORED if score == "dot" else SCORED * 2  # the 2 is sqrt(4), which the score divides out
+    layer, q, k = bare(4, score), q[None], torch.eye(4)[None]
+    torch.testing.assert_close(layer.weights(q, k, causal=True)[0, 0], masked.softmax(-1))
+    # V = 1: the outputs are the weights.
+    torch.testing.assert_close(layer(q, k, causal=True)[0], masked.softmax(-1))
+    torch.testing.assert_close(layer(q, k, causal_attn_mask(4, 4))[0], masked.softmax(-1))
+
+
+def test_the_mask_comes_before_the_softmax():
+    layer, k = bare(4, "dot"), torch.eye(4)[None]
+    before = layer.weights(SCORED[None], k, causal=True)[0, 0]
+    after = SCORED.softmax(-1) * causal_attn_mask(4, 4)[0, 0]
+    torch.testing.assert_close(before.sum(-1), torch.ones(4))
+    assert after.sum(-1)[0] < 0.04  # the first word would keep 3 % of itself
+    louder = SCORED + 5 * torch.ones(4, 4).triu(1)  # only the hidden scores
+    torch.testing.assert_close(layer.weights(louder[None], k, causal=True)[0, 0], before)
+    assert not torch.allclose(louder.softmax(-1) * causal_attn_mask(4, 4)[0, 0], after, atol=0.1)
+
+
+def test_the_padding_mask_of_three_words_beside_four():
+    s1, s2 = torch.tensor([[1.0, 1, 1], [2, 3, 5]]), torch.tensor([[1.0, 1, 1, 8], [2, 3, 5, 10]])
+    words = Embedding(8, 2).requires_grad_(False)
+    words.table.weight[4:] = s2.T / words.scale
+    ids = torch.tensor([[4, 5, 6, PAD], [4, 5, 6, 7]])
+    padded = torch.cat((s1, torch.zeros(2, 1)), dim=1)
+    torch.testing.assert_close(words(ids), torch.stack((padded, s2)).transpose(1, 2))
+    padding = key_padding_mask(ids)
+    assert padding.tolist() == [[False, False, False, True], [False] * 4]  # (batch, length) for any d_model
+    layer, x = bare(2), words(ids)
+    alone, together = layer(x[:1, :3], x[:1, :3]), layer(x, x, padding_attn_mask(padding))
+    torch.testing.assert_close(together[:1, :3], alone)
+    assert (layer.weights(x, x)[0, 0, :3, 3] > 0).all()  # without the mask even a vector of zeros has a weight
+
+
+def test_the_causal_mask_hides_padding_at_the_right():
+    """The notes give the decoder both masks. No real word looks to its right, so the second one changes nothing."""
+    layer, x = attention(), torch.randn(1, 5, 16)
+    padding = torch.tensor([[False, False, False, True, True]])
+    both = layer.weights(x, x, padding_attn_mask(padding), causal=True)
+    torch.testing.assert_close(both[..., :3, :], layer.weights(x, x, causal=True)[..., :3, :])
+
+
+# Add & Norm, feed-forward
+
+
+def test_layer_norm_takes_each_position_alone():
+    """Over d_model, and not over the whole sentence as note 003 has it."""
+    norm = Residual(layer_config()).norm
+    x = 3 * torch.randn(1, 5, 16) + 2
+    torch.testing.assert_close(norm(x).mean(-1), torch.zeros(1, 5), atol=1e-5, rtol=0)
+    torch.testing.assert_close(norm(x).var(-1, correction=0), torch.ones(1, 5), atol=1e-3, rtol=0)
+    louder = x.clone()
+    louder[:, 4] *= 100
+    assert torch.equal(norm(louder)[:, :4], norm(x)[:, :4])
+
+
+def test_add_and_norm_in_both_orders():
+    """norm(x + f(x)), or x + f(norm(x)): there a sub-layer that returns zeros leaves x as it was."""
+    x = torch.randn(1, 5, 16)
+    pre, post = (Residual(layer_config(norm=norm)) for norm in ("pre", "post"))
+    torch.testing.assert_close(pre(x, torch.sin), x + torch.sin(pre.norm(x)))
+    torch.testing.assert_close(post(x, torch.sin), post.norm(x + torch.sin(x)))
+    assert torch.equal(pre(x, torch.zeros_like), x)
+
+
+def test_the_feed_forward_is_two_maps_around_an_activation():
+    layer, x = FeedForward(layer_config(activation="relu")), torch.randn(1, 5, 16)
+    hidden = (x @ layer.up.weight.T + layer.up.bias).clamp(min=0)
+    torch.testing.assert_close(layer(x), hidden @ layer.down.weight.T + layer.down.bias)
+    torch.testing.assert_close(layer(x[:, [4, 2, 0, 1, 3]]), layer(x)[:, [4, 2, 0, 1, 3]])  # each word alone

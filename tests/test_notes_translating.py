@@ -1,0 +1,155 @@
+"""Words and translating in the study notes, fact by fact, on their example 好久不见.
+
+Attention is in test_notes.py, positions are in test_notes_positions.py, sentence vectors in model/test_pooling.py.
+src/dragoman/README.md, "From the notes to the code", says which note teaches what. Where a note is wrong, the test
+holds what is true, and its docstring says so.
+"""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dragoman.config import ModelConfig, SearchConfig
+from dragoman.data.collate import collate
+from dragoman.model.embedding import Embedding, Projection
+from dragoman.model.transformer import Transformer
+from dragoman.search.search import Sentence, search
+from dragoman.special import BOS, EOS
+from dragoman.training.loss import projected_loss
+from dragoman.translation.engine import translate_ids
+
+好, 久, 不, 见 = range(4, 8)
+LONG, TIME, NO, SEE = range(8, 12)
+SRC, TGT = [好, 久, 不, 见], [LONG, TIME, NO, SEE]
+EXAMPLES = [(SRC, TGT), (SRC[::-1], TGT[::-1]), ([好], [NO, SEE]), ([久, 久, 久], [LONG])]
+GREEDY = SearchConfig(kind="greedy")
+
+
+def translator() -> Transformer:
+    """A small, untrained model."""
+    torch.manual_seed(1)
+    small = {"d_model": 32, "d_ff": 64, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    return Transformer(ModelConfig(**small, dropout=0.0), src_vocab_size=12, tgt_vocab_size=12).eval()
+
+
+@pytest.fixture(scope="module")
+def trained() -> Transformer:
+    """A model trained on the four examples until it knows them by heart."""
+    model, batch = translator(), collate(*zip(*EXAMPLES, strict=True))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(60):
+        memory = model.encode(batch.src, batch.src_key_padding_mask)
+        states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask).flatten(0, 1)[batch.places]
+        loss, _ = projected_loss(states, model.projection.weight, batch.tgt_out.flatten()[batch.places])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.requires_grad_(False)
+
+
+# Words as vectors
+
+
+def test_one_hot_times_the_embedding_matrix_is_a_lookup():
+    """And words put together, 苹果和香蕉 = 011, give the sum of their vectors."""
+    words = Embedding(12, 8).requires_grad_(False)
+    ids = torch.tensor([[4, 9, 4]])
+    one_hot = nn.functional.one_hot(ids, 12).float()
+    torch.testing.assert_close(one_hot @ words.table.weight * words.scale, words(ids))
+    both = torch.zeros(12)
+    both[[4, 9]] = 1
+    torch.testing.assert_close(both @ words.table.weight * words.scale, words(ids)[0, :2].sum(0))
+
+
+def test_embedded_words_differ_in_likeness_one_hot_ones_do_not():
+    torch.manual_seed(1)
+    vectors = Embedding(12, 8).table.weight[4:].detach()
+    for words, spread in ((torch.eye(8), 0.0), (vectors, 0.6)):
+        cosines = nn.functional.cosine_similarity(words[:, None], words[None], dim=-1)
+        others = cosines[~torch.eye(8, dtype=torch.bool)]
+        assert (others.max() - others.min() > spread) == (spread > 0)
+
+
+def test_linear_and_softmax_give_every_word_a_probability():
+    projection, states = Projection(12, 8), torch.randn(2, 3, 8)
+    logits = projection(states)
+    assert logits.shape == (2, 3, 12)
+    torch.testing.assert_close(logits, states @ projection.weight.T)
+    torch.testing.assert_close(logits.softmax(-1).sum(-1), torch.ones(2, 3))
+
+
+# Training on 好久不见
+
+
+def test_the_decoder_input_is_the_target_shifted_right():
+    """Note 003 calls the shift left, and ends the labels at `see`; here they end in <EOS>."""
+    batch = collate([SRC], [TGT])
+    assert batch.tgt_in.tolist() == [[BOS, LONG, TIME, NO, SEE]]
+    assert batch.tgt_out.tolist() == [[LONG, TIME, NO, SEE, EOS]]
+    assert batch.tgt_in[0, :4].tolist() == [BOS, LONG, TIME, NO]  # the note's own two rows
+    assert batch.tgt_out[0, :4].tolist() == TGT
+
+
+def test_training_predicts_all_words_at_once():
+    """With the logits that word by word would give."""
+    model, batch = translator(), collate([SRC], [TGT])
+    at_once = model(batch.src, batch.tgt_in, batch.src_key_padding_mask)
+    for t in range(5):
+        one = model(batch.src, batch.tgt_in[:, : t + 1], batch.src_key_padding_mask)
+        torch.testing.assert_close(at_once[:, t], one[:, -1], atol=1e-5, rtol=1e-5)
+
+
+def test_the_encoder_sees_later_words_the_decoder_does_not():
+    model, batch = translator().requires_grad_(False), collate([SRC], [TGT])
+    other_src, other_tgt = batch.src.clone(), batch.tgt_in.clone()
+    other_src[0, 3], other_tgt[0, 4] = 好, 好
+    memory, changed = (model.encode(src, batch.src_key_padding_mask) for src in (batch.src, other_src))
+    states, later = (model.decode(tgt, memory, batch.src_key_padding_mask) for tgt in (batch.tgt_in, other_tgt))
+    assert ((memory - changed).abs().amax(-1) > 1e-3).all()
+    torch.testing.assert_close(states[:, :4], later[:, :4])
+    assert not torch.allclose(states[:, 4], later[:, 4], atol=1e-3)
+
+
+# Translating 好久不见
+
+
+def test_hao_jiu_bu_jian_becomes_long_time_no_see(trained: Transformer):
+    """The same words backwards, which only positions tell apart, come out backwards."""
+    (straight,), (backwards,) = translate_ids(trained, [SRC, SRC[::-1]], GREEDY)
+    assert straight.ids == TGT
+    assert backwards.ids == TGT[::-1]
+
+
+def test_inference_feeds_back_its_output_from_bos_to_eos(trained: Transformer):
+    cache = trained.begin(torch.tensor([[*SRC, EOS]]), None)  # the source is encoded once
+    inputs: list[int] = []
+    outputs: list[int] = []
+
+    def recorded(tokens: Tensor, cache: object) -> tuple[Tensor, object]:
+        logits, cache = trained.step(tokens, cache)
+        inputs.extend(tokens[:, 0].tolist())
+        outputs.extend(logits.argmax(-1).tolist())
+        return logits, cache
+
+    ((hypothesis,),) = search(recorded, cache, [Sentence(0, 20)], GREEDY)
+    assert inputs == [BOS, LONG, TIME, NO, SEE]  # one at a time: the cache keeps the words before
+    assert outputs == [LONG, TIME, NO, SEE, EOS]
+    assert hypothesis.ids == outputs[:-1]
+
+
+def test_each_step_sees_the_whole_prefix(trained: Transformer):
+    """The notes' loop computes the prefix anew at each step; the cache gives the same logits."""
+    src, prefix = torch.tensor([[*SRC, EOS]]), [BOS]
+    cache = trained.begin(src, None)
+    while len(prefix) < 6:
+        whole = trained(src, torch.tensor([prefix]), None)[:, -1]
+        logits, cache = trained.step(torch.tensor([prefix[-1:]]), cache)
+        torch.testing.assert_close(logits, whole, atol=1e-4, rtol=1e-4)
+        prefix.append(int(whole.argmax()))
+    assert prefix == [BOS, *TGT, EOS]
+
+
+def test_a_translation_may_be_longer_or_shorter(trained: Transformer):
+    """The loop ends at <EOS>; a matrix alone would give as many words as it is given."""
+    (longer,), (shorter,) = translate_ids(trained, [src for src, _ in EXAMPLES[2:]], GREEDY)
+    assert [longer.ids, shorter.ids] == [tgt for _, tgt in EXAMPLES[2:]]

@@ -1,0 +1,229 @@
+"""A run as its user meets it: files, messages, refusals."""
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from dragoman import bundle
+from dragoman.config import CorpusConfig
+from dragoman.errors import UserError
+from dragoman.training import fit as fit_module
+from dragoman.training.fit import fit, resolve
+
+
+def test_a_finished_run_leaves_its_files(straight, metrics_of):
+    names = {
+        "bundle", "cleaning.json", "config.yaml", "csv", "curve.png", "last.ckpt", "last.ckpt.sha256", "metrics.json",
+        "snapshots", "tensorboard", "train.log",
+    }  # fmt: skip
+    assert names <= {path.name for path in straight.iterdir()}
+    metrics = metrics_of(straight)
+    assert (metrics["finished"], metrics["step"], metrics["skipped"]) == ("max_steps", 12, 0)
+    assert [record["step"] for record in metrics["validations"]] == [5, 10, 12]
+    losses = [record["loss"] for record in metrics["validations"]]
+    assert losses[-1] < losses[0]
+    assert metrics["average"]["snapshots"] == 2
+    assert yaml.safe_load((straight / "config.yaml").read_text())["training"]["ema"] == 0.9
+
+
+def test_the_bundle_is_the_best_model(straight, metrics_of):
+    trained = bundle.load(straight / "bundle")
+    assert trained.meta["validation"] == metrics_of(straight)["best"]
+    assert trained.meta["data"]["train_pairs"] == 131
+    snapshot = load_file(straight / "snapshots" / f"step-{metrics_of(straight)['best']['step']:09d}.safetensors")
+    for name, tensor in trained.model.named_parameters():
+        assert torch.equal(tensor, snapshot[name])
+
+
+def test_snapshots_hold_the_validated_weights(straight, checkpoint_of):
+    state = checkpoint_of(straight)["state_dict"]
+    for name, tensor in load_file(straight / "snapshots" / "step-000000012.safetensors").items():
+        assert torch.equal(tensor, state[f"averaged.{name}"])
+
+
+def test_loggers_get_curves_samples_and_pictures(straight):
+    tags = EventAccumulator(str(straight / "tensorboard")).Reload().Tags()
+    names = ("loss", "perplexity", "learning_rate", "gradient_norm", "tokens_per_second", "padding_share")
+    assert {f"train/{name}" for name in names} <= set(tags["scalars"])
+    scores = ("loss", "perplexity", "bleu", "chrf", "exact", "bleu_farm", "exact_town")
+    assert {f"validation/{name}" for name in scores} <= set(tags["scalars"])
+    assert "samples/text_summary" in tags["tensors"]
+    assert tags["images"] == ["attention/1"]
+    table = (straight / "csv" / "version_0" / "metrics.csv").read_text()
+    assert "validation/bleu_farm" in table.splitlines()[0]
+
+
+def test_each_validation_is_one_line(straight):
+    log = (straight / "train.log").read_text(encoding="utf-8")
+    lines = [line for line in log.splitlines() if "validation loss" in line]
+    assert len(lines) == 4
+    assert "(first: kept)" in lines[0]
+    assert "bleu 0.00 (farm 0.00, town 0.00)" in lines[0]
+    assert "best so far by bleu: kept" in log or "not kept: bleu was" in log
+    assert "the mean of the last 2 snapshots:" in log
+    assert "no CTranslate2 export" in log
+
+
+def test_a_finished_run_says_so(straight, runs, capsys):
+    config = runs.config("straight")
+    config.run_dir = str(straight)
+    before = (straight / "last.ckpt").stat().st_mtime_ns
+    assert fit(config) == straight / "bundle"
+    assert "is finished (all 12 steps" in capsys.readouterr().out
+    assert (straight / "last.ckpt").stat().st_mtime_ns == before
+
+
+def test_changed_settings_are_refused_by_name(straight, runs):
+    config = runs.config("straight", training={"lr": 0.01}, trainer={"log_every": 7, "max_steps": 20})
+    config.run_dir = str(straight)
+    with pytest.raises(UserError, match=r"other settings: training\.lr \(was 0\.003, now 0\.01\)\. Choose"):
+        fit(config)
+
+
+def test_more_steps_resume_and_log_no_step_twice(runs, metrics_of, capsys):
+    small = {"samples": 0, "loggers": ["tensorboard"], "validate_every": 50}
+    run = runs.fit("run", trainer=small | {"max_steps": 2}, training={"average_last": 0})
+    runs.fit("run", trainer=small | {"max_steps": 4}, training={"average_last": 0})
+    assert "resuming" in capsys.readouterr().out
+    assert (metrics_of(run)["step"], metrics_of(run)["finished"]) == (4, "max_steps")
+    events = EventAccumulator(str(run / "tensorboard")).Reload().Scalars("train/loss")
+    assert [event.step for event in events] == [1, 2, 3, 4]
+
+
+def test_changed_data_is_refused(runs, tmp_path):
+    corpus = tmp_path / "corpus.tsv"
+    lines = [f"这是第{n}个句子。\tThis is sentence {n}." for n in range(60)]
+    corpus.write_text("\n".join(lines))
+    data = {"corpora": [CorpusConfig(path=str(corpus))], "cache": str(tmp_path / "cache"), "max_ratio": 0}
+    small = {"max_steps": 1, "loggers": []}
+    runs.fit("run", trainer=small, **data)
+    corpus.write_text("\n".join(lines[:-1]))
+    with pytest.raises(UserError, match="the data has changed since the run began"):
+        runs.fit("run", trainer=small | {"max_steps": 2}, **data)
+
+
+def test_a_folder_that_is_no_run_is_left_alone(runs):
+    folder = runs.folder / "mine"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="not empty and not a run"):
+        runs.fit("mine")
+    assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
+
+
+def test_patience_stops_the_run_and_says_so(runs, metrics_of, capsys):
+    stuck = {"training": {"lr": 0.0, "ema": 0.0, "patience": 2, "average_last": 0, "accumulate": 1}}
+    stuck["trainer"] = {"max_steps": 500, "validate_every": 1, "loggers": [], "validation_pairs": 2}
+    run = runs.fit("run", **stuck)
+    assert (metrics_of(run)["finished"], metrics_of(run)["step"]) == ("early stopping", 3)
+    assert "stopped early: 2 validations without a better bleu" in capsys.readouterr().err
+    runs.fit("run", **stuck)
+    assert "is finished (stopped early at step 3" in capsys.readouterr().out
+    (run / "metrics.json").write_text('{"step": 3}')  # killed before its end
+    runs.fit("run", **stuck)
+    assert (metrics_of(run)["finished"], metrics_of(run)["step"]) == ("early stopping", 3)
+
+
+@pytest.mark.slow
+def test_max_time_ends_the_run_and_more_time_resumes(runs, metrics_of):
+    small = {"validate_every": 10_000, "max_steps": 100_000, "loggers": [], "validation_pairs": 2}
+    first = metrics_of(runs.fit("run", trainer=small | {"max_time": "00:00:00:01"}))
+    assert first["finished"] == "max_time"
+    more = {"max_time": "00:01:00:00", "max_steps": first["step"] + 2}
+    second = metrics_of(runs.fit("run", trainer=small | more))
+    assert (second["finished"], second["step"]) == ("max_steps", first["step"] + 2)
+    assert second["seconds"] > first["seconds"] >= 1
+
+
+def test_both_directions_have_their_own_columns(runs, metrics_of):
+    small = {"max_steps": 1, "loggers": [], "metrics": ["chrf"]}
+    run = runs.fit("run", trainer=small, training={"monitor": "chrf_en_zh"}, directions=["zh_en", "en_zh"])
+    record = metrics_of(run)["best"]
+    columns = ["", "_zh_en", "_en_zh", "_farm", "_town"]
+    assert {f"{name}{column}" for name in ("chrf", "exact") for column in columns} <= record.keys()
+    assert record["chrf"] == pytest.approx((record["chrf_zh_en"] + record["chrf_en_zh"]) / 2, abs=1e-3)
+    assert {str(direction) for direction in bundle.load_info(run).directions} == {"zh_en", "en_zh"}
+
+
+@pytest.mark.parametrize(
+    ("section", "setting", "message"),
+    [
+        ("training", {"optimizer": "adamv"}, r"training\.optimizer=adamv: .*adamw.*did you mean 'adamw'"),
+        ("training", {"monitor": "blue"}, r"training\.monitor=blue: choose one of loss, bleu, chrf, exact"),
+        ("trainer", {"loggers": ["tensorbord"]}, r"trainer\.loggers=tensorbord: .*tensorboard"),
+        ("trainer", {"devices": 9, "accelerator": "gpu"}, r"trainer\.accelerator=gpu: torch finds \d+ here"),
+        ("model", {"activation": "tanhh"}, r"model\.activation=tanhh"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "=" not in value else None,
+)
+def test_unknown_kinds_are_refused_before_any_work(section, setting, message, runs):
+    with pytest.raises(UserError, match=message):
+        runs.fit("run", **{section: setting})
+    assert not (runs.folder / "run").exists()
+
+
+def test_a_monitor_of_no_corpus_is_refused_with_the_choices(runs):
+    with pytest.raises(UserError, match=r"monitor=bleu_fram: .*bleu_farm.*did you mean 'bleu_farm'"):
+        runs.fit("run", training={"monitor": "bleu_fram"})
+
+
+def test_a_position_table_must_reach_the_longest_sentence(runs):
+    config = runs.config("run")
+    config.model.position.kind, config.model.position.length = "learned", 20
+    with pytest.raises(UserError, match=r"model\.position\.length=20: .*data\.max_length=40"):
+        resolve(config)
+
+
+def test_a_run_needs_validation_pairs(runs, tmp_path):
+    corpus = tmp_path / "corpus.tsv"
+    corpus.write_text("\n".join(f"这是第{n}个句子。\tThis is sentence {n}." for n in range(60)))
+    with pytest.raises(UserError, match=r"no validation pairs.*data\.validation_size"):
+        runs.fit("run", corpora=[CorpusConfig(path=str(corpus))], validation_size=0, max_ratio=0)
+
+
+def test_no_memory_names_the_setting_to_lower(runs, at_step):
+    def no_memory():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(UserError, match=r"data\.max_tokens=120: no memory for a batch of this size"):
+        runs.fit("run", trainer=at_step(1, no_memory))
+
+
+def test_a_finished_run_is_exported(runs, capsys):
+    pytest.importorskip("ctranslate2")
+    small = {"max_steps": 1, "loggers": []}
+    run = runs.fit("run", model={"score": "scaled_dot"}, trainer=small, training={"average_last": 0})
+    assert (run / "bundle" / "ctranslate2" / "model.bin").exists()
+    assert "sentences verified against torch" in capsys.readouterr().err
+
+
+def test_a_failed_export_is_only_a_note(runs, monkeypatch, capsys, metrics_of):
+    def fail(*_):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(fit_module, "export_bundle", fail)
+    run = runs.fit("run", trainer={"max_steps": 1, "loggers": []}, training={"average_last": 0})
+    assert "no CTranslate2 export: no room" in capsys.readouterr().err
+    assert metrics_of(run)["finished"] == "max_steps"
+
+
+def test_word_vectors_start_the_embeddings_of_a_new_run(runs, tmp_path, metrics_of):
+    pytest.importorskip("gensim")
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("2 16\n" + "\n".join(f"{word} " + " ".join(["0.5"] * 16) for word in ("我", "like")) + "\n")
+    config = runs.config("run", trainer={"max_steps": 1, "loggers": []}, training={"average_last": 0})
+    config.model.embedding.init = str(vectors)
+    fit(config)
+    covered = metrics_of(runs.folder / "run")["vectors"]["covered"]
+    assert sum(covered.values()) > 0
+    vectors.unlink()
+    config.trainer.max_steps = 2
+    fit(config)
+
+
+def test_bf16_is_trained_by_autocast(runs, metrics_of, checkpoint_of):
+    run = runs.fit("run", trainer={"max_steps": 2, "loggers": [], "precision": "bf16"})
+    assert metrics_of(run)["train"]["loss"] > 0
+    assert all(t.dtype == torch.float32 for t in checkpoint_of(run)["state_dict"].values())

@@ -1,0 +1,36 @@
+"""The chunked loss is torch's cross-entropy, gradients and all."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dragoman.training.loss import chunk_on, projected_loss
+
+
+@pytest.mark.parametrize(("n", "smoothing"), [(1, 0.1), (chunk_on("cpu") + 1, 0.1), (9, 0.0)])
+def test_loss_and_gradients_equal_torchs(n, smoothing):
+    torch.manual_seed(1)
+    states = torch.randn(n, 16, requires_grad=True)
+    weight = torch.randn(30, 16, requires_grad=True)
+    targets = torch.randint(0, 30, (n,))
+    logits = states.double() @ weight.double().t()
+    expected = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
+    expected_gradients = torch.autograd.grad(expected, (states, weight))
+    loss, nll = projected_loss(states, weight, targets, label_smoothing=smoothing)
+    gradients = torch.autograd.grad(loss, (states, weight))
+    torch.testing.assert_close(loss.double(), expected, atol=0, rtol=1e-6)
+    plain = F.cross_entropy(logits, targets, reduction="sum")
+    torch.testing.assert_close(nll.double(), plain, atol=0, rtol=1e-6)
+    for ours, torchs in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(ours, torchs, atol=1e-6 * float(torchs.abs().max()), rtol=1e-5)
+
+
+def test_bf16_loss_is_near_the_exact_one():
+    torch.manual_seed(1)
+    states, weight, targets = torch.randn(100, 8), torch.randn(20, 8), torch.randint(0, 20, (100,))
+    exact = projected_loss(states, weight, targets)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = projected_loss(states, weight.requires_grad_(), targets)[0]
+    loss.backward()
+    assert loss.dtype == weight.grad.dtype == torch.float32
+    torch.testing.assert_close(loss.detach(), exact, atol=0, rtol=1e-2)

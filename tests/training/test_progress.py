@@ -1,0 +1,49 @@
+"""What a person sees while a model trains."""
+
+from types import SimpleNamespace
+
+from dragoman.config import TrainerConfig
+from dragoman.training import progress
+from dragoman.training.progress import ProgressCallback
+
+
+def run_steps(callback, monkeypatch, *, terminal):
+    """Two steps of half the run, a validation between them."""
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
+    callback.console.force_terminal = callback.console._force_terminal = terminal
+    module = SimpleNamespace(measured={"loss": 2.5, "nll": 2.0, "lr": 1e-3, "gradient_norm": 1.0, "tokens": 100.0})
+    trainer = SimpleNamespace(is_global_zero=True, global_step=0, world_size=1, accumulate_grad_batches=1, loggers=[])
+    batch = SimpleNamespace(n_tokens=100, padding_share=0.1)
+    callback.on_train_start(trainer, module)
+    for i in range(2):
+        trainer.global_step = i + 1
+        callback.on_train_batch_end(trainer, module, None, batch, i)
+        callback.on_validation_end(trainer, module)
+    callback.on_train_end(trainer, module)
+
+
+def test_plain_lines_without_a_terminal(monkeypatch, capsys):
+    config = TrainerConfig(max_steps=4, max_time="00:01:00:00", log_every=1)
+    run_steps(ProgressCallback(config), monkeypatch, terminal=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("50%  step 2 of 4  loss 2.500  ")
+    assert "tokens/s" in lines[1]
+    assert lines[1].endswith(" left")
+
+
+def test_a_long_line_is_not_wrapped(capsys):
+    ProgressCallback(TrainerConfig()).say("word [b] " * 60)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_seconds_go_on_after_a_resume():
+    first, second = ProgressCallback(TrainerConfig(max_time="00:00:01:00")), ProgressCallback(TrainerConfig())
+    first.load_state_dict({"seconds": 59.0})
+    assert not first.is_late
+    first.load_state_dict({"seconds": 60.0})
+    assert first.is_late
+    second.load_state_dict(first.state_dict())
+    assert second.seconds >= 60.0
+    assert not second.is_late

@@ -1,0 +1,144 @@
+"""A run that was interrupted, anyhow and anywhere, ends bit by bit as one that was not."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman import files
+from dragoman.errors import UserError
+from dragoman.training.checkpoint import CheckpointIO, Stopped, newest, step_of
+from dragoman.training.run import lock
+
+
+def kill(signum: int):
+    return lambda: os.kill(os.getpid(), signum)
+
+
+class CrashError(Exception):
+    """What a killed process leaves is what it had written before."""
+
+
+def crash():
+    raise CrashError
+
+
+@pytest.mark.parametrize(
+    ("step", "scalar", "signum"),
+    [
+        (3, "train/loss", signal.SIGTERM),
+        pytest.param(5, "train/loss", signal.SIGINT, marks=pytest.mark.slow),
+        (5, "validation/loss", signal.SIGHUP),
+        pytest.param(12, "validation/loss", signal.SIGUSR1, marks=pytest.mark.slow),
+    ],
+    ids=["between validations", "a validation is due", "in a validation", "in the last validation"],
+)
+def test_a_stop_saves_and_the_run_resumes(step, scalar, signum, runs, straight, at_step, outcome, checkpoint_of):
+    before = signal.getsignal(signum)
+    with pytest.raises(Stopped) as stopped:
+        runs.fit("run", trainer=at_step(step, kill(signum), scalar=scalar))
+    assert signal.getsignal(signum) == before
+    assert stopped.value.signum == signum
+    assert stopped.value.path == runs.folder / "run" / "last.ckpt"
+    assert checkpoint_of(runs.folder / "run")["global_step"] == step
+    assert outcome(runs.fit("run")) == outcome(straight)
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(12, marks=pytest.mark.slow)])
+def test_a_run_killed_in_a_step_resumes(step, runs, straight, at_step, outcome):
+    """In step 5 it dies before the validation that is due, in step 12 before the last."""
+    with pytest.raises(CrashError):
+        runs.fit("run", trainer={"save_minutes": 0.0} | at_step(step, crash))
+    assert step_of(newest(runs.folder / "run")) == step - 1
+    assert outcome(runs.fit("run")) == outcome(straight)
+
+
+@pytest.mark.slow
+def test_a_run_killed_before_its_first_save_starts_again(runs, straight, at_step, outcome, capsys):
+    with pytest.raises(CrashError):
+        runs.fit("run", trainer=at_step(2, crash))
+    assert newest(runs.folder / "run") is None
+    assert outcome(runs.fit("run")) == outcome(straight)
+    assert "resuming" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_worker_processes_change_nothing(runs, straight, outcome):
+    assert outcome(runs.fit("run", workers=1)) == outcome(straight)
+
+
+def test_a_second_signal_stops_at_once(runs, at_step, checkpoint_of):
+    def twice():
+        kill(signal.SIGTERM)()
+        kill(signal.SIGTERM)()
+
+    with pytest.raises(Stopped) as stopped:
+        runs.fit("run", trainer=at_step(7, twice))
+    assert stopped.value.path is None
+    assert checkpoint_of(runs.folder / "run")["global_step"] == 5
+
+
+def save(folder: Path, step: int) -> Path:
+    content = {"state_dict": {"w": torch.full((5000,), float(step))}, "global_step": step}
+    CheckpointIO().save_checkpoint(content, folder / "last.ckpt")
+    return folder / "last.ckpt"
+
+
+@pytest.mark.parametrize("n_renames", [1, 2])
+def test_a_save_killed_at_any_rename_leaves_a_checkpoint(n_renames, tmp_path, monkeypatch):
+    """The renames: the checksums, the previous checkpoint, the new one."""
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    left, rename = [n_renames], os.replace
+
+    def replace(old, new):
+        if not left[0]:
+            raise CrashError
+        left[0] -= 1
+        rename(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", replace)
+        with pytest.raises(CrashError):
+            save(tmp_path, 3)
+    assert step_of(newest(tmp_path)) == 2
+    save(tmp_path, 4)
+    (tmp_path / "last.ckpt").unlink()
+    assert step_of(newest(tmp_path)) == 2
+
+
+HARM = {
+    "truncated": lambda whole: whole[: len(whole) // 2],
+    "one bit flipped": lambda whole: whole[:9000] + bytes([whole[9000] ^ 4]) + whole[9001:],
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_damaged_checkpoint_gives_way_to_the_previous(harm, tmp_path, capsys):
+    save(tmp_path, 1)
+    path = save(tmp_path, 2)
+    path.write_bytes(HARM[harm](path.read_bytes()))
+    assert newest(tmp_path) == path
+    assert step_of(path) == 1
+    assert "last.ckpt is damaged" in capsys.readouterr().out
+    save(tmp_path, 3)
+    path.unlink()
+    assert step_of(newest(tmp_path)) == 1
+
+
+def test_two_damaged_checkpoints_are_refused(tmp_path):
+    save(tmp_path, 1)
+    for path in (save(tmp_path, 2), files.previous_of(tmp_path / "last.ckpt")):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match=r"last\.ckpt: damaged, and no previous checkpoint"):
+        newest(tmp_path)
+
+
+def test_one_run_per_folder(runs, monkeypatch):
+    monkeypatch.setattr("dragoman.training.run.LOCK_SECONDS", 0.1)
+    with lock(runs.folder / "run"), pytest.raises(UserError, match="another process trains there"):
+        runs.fit("run")
+    with lock(runs.folder / "run"):
+        pass

@@ -1,0 +1,77 @@
+"""Columns, ranks and the terminal line of a validation, on a stand-in for the data."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from dragoman.config import Config, TrainerConfig, TrainingConfig
+from dragoman.data.text import Pair
+from dragoman.errors import UserError
+from dragoman.languages import Direction
+from dragoman.training.validation import ValidationCallback, select_pairs
+
+PAIRS = [Pair(f"s{n}", f"t{n}", (f"t{n}",), "ab"[n % 2]) for n in range(8)]
+
+
+def make(pairs=PAIRS, *, monitor="bleu", metrics=("bleu", "ter"), patience=0, limit=None, n_pairs=8):
+    tokenizer = SimpleNamespace(encode_batch=lambda texts: [[4] * 9 for _ in texts], tag=lambda language: [])
+    data = SimpleNamespace(validation=pairs, directions=[Direction("zh", "en")])
+    data.src_tokenizer = data.tgt_tokenizer = tokenizer
+    module = SimpleNamespace(model=SimpleNamespace(max_positions=limit))
+    trainer = TrainerConfig(metrics=list(metrics), validation_pairs=n_pairs)
+    config = Config(trainer=trainer, training=TrainingConfig(monitor=monitor, patience=patience))
+    return ValidationCallback(data, config, module, say=print)
+
+
+def record(step, **scores):
+    return {"step": step, "loss": 1.0, **scores}
+
+
+def test_each_corpus_has_columns_of_its_own():
+    assert make(metrics=["bleu"]).columns == ["bleu", "exact", "bleu_a", "exact_a", "bleu_b", "exact_b"]
+    alone = [pair for pair in PAIRS if pair.corpus == "a"]
+    assert make(alone, metrics=["bleu"]).columns == ["bleu", "exact"]
+
+
+def test_an_unknown_monitor_names_the_choices():
+    with pytest.raises(UserError, match=r"monitor=bleu_c: choose one of loss, bleu, ter, exact, bleu_a"):
+        make(monitor="bleu_c")
+
+
+def test_every_column_may_be_monitored():
+    for monitor, best in (("bleu", 2), ("ter", 1), ("ter_a", 3), ("loss", 3)):
+        validation = make(monitor=monitor)
+        validation.history = [
+            record(1, bleu=1, ter=10, ter_a=5) | {"loss": 3.0},
+            record(2, bleu=9, ter=20, ter_a=6) | {"loss": 2.0},
+            record(3, bleu=5, ter=30, ter_a=4) | {"loss": 1.0},
+        ]
+        assert validation.best["step"] == best
+
+
+def test_the_loss_decides_between_equal_scores():
+    validation = make()
+    validation.history = [record(1, bleu=0) | {"loss": loss} for loss in (3.0, 2.0, float("nan"))]
+    assert validation.best["loss"] == 2.0
+
+
+def test_patience_counts_validations_since_the_best():
+    validation = make(patience=2)
+    for step, (bleu, exhausted) in enumerate([(5, False), (4, False), (6, False), (6, False), (6, True)]):
+        validation.history.append(record(step, bleu=bleu))
+        assert validation.is_exhausted == exhausted
+    validation.patience = 0
+    assert not validation.is_exhausted
+
+
+def test_sources_end_at_the_last_position():
+    assert {len(source) for source in make(limit=6).sources} == {5}
+    assert {len(source) for source in make().sources} == {9}
+
+
+def test_every_corpus_has_an_equal_share():
+    pairs = [Pair("s", "t", (), "small")] * 2 + [Pair("s", "t", (), "large")] * 20
+    for n, of_each in ((4, (2, 2)), (99, (2, 20)), (1, (0, 1))):
+        names = [pair.corpus for pair in select_pairs(pairs, n)]
+        assert (names.count("small"), names.count("large")) == of_each
+    assert select_pairs(PAIRS, 5) == select_pairs(PAIRS, 5)
