@@ -145,7 +145,7 @@ class Meter(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = trainer.datamodule  # type: ignore[attr-defined]
         sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
-        self.cost = Cost(config=pl_module.model.config, **sizes)  # type: ignore[union-attr]
+        self.cost = Cost(config=pl_module.model.config, **sizes)  # type: ignore[union-attr, arg-type]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
