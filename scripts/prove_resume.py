@@ -147,7 +147,7 @@ def die(moment: str) -> None:
 
     def is_batch(module: Any, number: int) -> bool:
         data = module.trainer.datamodule
-        return (data.consumed - number) % data.batches_per_epoch == 0
+        return (data.consumed - number) % data.plan.batches_per_epoch == 0
 
     step = TranslationModule, "training_step"
     conditions: tuple[tuple[Any, str, Callable[..., bool], int], ...] = (

@@ -146,11 +146,7 @@ def test_files_and_functions_are_short() -> None:
                 assert n_lines <= 60, f"{path}: {node.name} has {n_lines} lines, the limit is 60"
 
 
-LONG = pytest.mark.xfail(strict=True, reason="first lines of docstrings are not shortened here yet; see CHANGELOG")
-UNEDITED = {"bundle", "manifest", "translation", "training", "evaluation", "commands"}
-
-
-@pytest.mark.parametrize("package", [pytest.param(n, marks=LONG if n in UNEDITED else ()) for n in sorted(LAYER_OF)])
+@pytest.mark.parametrize("package", sorted(LAYER_OF))
 def test_docstrings_begin_with_a_short_line(package: str) -> None:
     for path in MODULES:
         if name_of(path).partition(".")[0] != package:

@@ -35,9 +35,8 @@ def measure(corpora: list[str], settings: list[str], seconds: float) -> Record:
     listed = ", ".join(f"{{path: {path}}}" for path in corpora)
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
         config = compose([f"data.corpora=[{listed}]", f"data.cache={folder}/cache", *settings]).data
-        data = TranslationData(config, Path(folder), seed=1)
         before, start = peak_mb(), time.perf_counter()
-        data.prepare()
+        data = TranslationData(config, Path(folder), seed=1)
         record: Record = {"pairs": data.train_size, "preparing, s": time.perf_counter() - start}
         sizes = [path.stat().st_size for path in Path(config.cache).rglob("*") if path.is_file()]
         record |= {"memory for it, MB": peak_mb() - before, "cache, MB": sum(sizes) / 1e6}

@@ -1,4 +1,6 @@
-"""Bundle: a trained model on disk, a folder of plain data and the only thing that using a model reads.
+"""Bundle: a trained model on disk, a folder of plain data.
+
+Using a model reads nothing else.
 
     model.safetensors   every parameter once (tied matrices are one), float32 or float16
     config.json         format_version, languages, directions, sizes, model and search settings, provenance
@@ -39,7 +41,7 @@ _PRACTICE_RUNS = ("smoke", "copy")  # prove that the program works, translate no
 
 @dataclass(kw_only=True)
 class Description:
-    """The settings of a model; `meta` is provenance: name, data, scores, licence and the like."""
+    """Settings of a model; `meta` is its provenance: name, data, scores, licence."""
 
     src: str
     tgt: str
@@ -74,7 +76,7 @@ class Bundle(BundleInfo):
 
 
 def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
-    """Write a bundle; it replaces the one at `folder`, once it is complete. Raises UserError."""
+    """Write a bundle; when complete, it replaces the one at `folder`."""
     import torch
 
     folder = Path(folder)
@@ -89,7 +91,7 @@ def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
 
 
 def load(folder: Path | str, device: Any = "cpu") -> Bundle:
-    """Read the bundle of a bundle or run folder, in float32 and eval mode. Raises UserError if it is damaged."""
+    """Read a bundle in float32 and eval mode. Raises UserError if it is damaged."""
     import torch
     from safetensors.torch import load_file
 
@@ -138,7 +140,7 @@ def locate(folder: Path) -> Path:
 
 
 def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this input") -> Path:
-    """Return the bundle in `runs` saved last of which a direction `fits`; practice runs do not count."""
+    """Return the newest bundle in `runs` of which a direction `fits`."""
     folders = [files.current(run / "bundle") for run in runs.glob("*") if run.name not in _PRACTICE_RUNS]
     configs = [folder / CONFIG for folder in folders if os.path.isfile(folder / CONFIG)]
     others = []
@@ -154,7 +156,7 @@ def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this in
 
 
 def average(state_dicts: Iterable[Mapping[str, "Tensor"]]) -> dict[str, "Tensor"]:
-    """Return the mean of each tensor, in float32 (Vaswani et al. 2017, 6.1); reads the iterable one by one."""
+    """Return the mean of each tensor, in float32 (Vaswani et al. 2017, 6.1)."""
     sums: dict[str, Tensor] = {}
     for count, state in enumerate(state_dicts, 1):
         if sums and _shapes(state) != _shapes(sums):
@@ -164,7 +166,7 @@ def average(state_dicts: Iterable[Mapping[str, "Tensor"]]) -> dict[str, "Tensor"
 
 
 def _stored_tensors(model: "Transformer") -> dict[str, "Tensor"]:
-    """Name -> tensor; parameters that several modules share once, under their first name."""
+    """Name -> tensor; a shared parameter once, under its first name."""
     once = dict(model.named_parameters())
     every = dict(model.named_parameters(remove_duplicate=False))
     return once | {name: tensor for name, tensor in model.state_dict().items() if name not in every}

@@ -1,4 +1,4 @@
-"""Typed JSON and checksums of a folder of plain data: a bundle, or an export in it."""
+"""Typed JSON and checksums of a bundle, or of an export in it."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def from_json(kind: Any, value: Any, where: str) -> Any:
-    """Return a JSON value as `kind`: a dataclass, whose own checks run, or one of the types of JSON.
+    """Return a JSON value as `kind`: a checked dataclass, or a type of JSON.
 
     Unknown fields are ignored with a note and absent ones take their defaults, so that bundles outlive changes.
     """

@@ -74,9 +74,7 @@ def prepare(tmp_path: Path, cache: str) -> Prepare:
     def prepare(*corpora: CorpusConfig | str, run: str = "run", seed: int = 1, **options: object) -> TranslationData:
         options = {"tokenizer": TokenizerConfig(vocab_size=340), "cache": cache} | options
         entries = [CorpusConfig(path=corpus) if isinstance(corpus, str) else corpus for corpus in corpora]
-        data = TranslationData(DataConfig(corpora=entries, **options), tmp_path / run, seed)
-        data.prepare()
-        return data
+        return TranslationData(DataConfig(corpora=entries, **options), tmp_path / run, seed)
 
     return prepare
 
@@ -106,7 +104,7 @@ def seen() -> Callable[[TranslationData], list[tuple[str, str]]]:
 
     def seen(data: TranslationData) -> list[tuple[str, str]]:
         texts = []
-        for batch in itertools.islice(data.train_dataloader(), data.batches_per_epoch):
+        for batch in itertools.islice(data.train_dataloader(), data.plan.batches_per_epoch):
             src = [data.src_tokenizer.decode(ids) for ids in batch.src.tolist()]
             tgt = [data.tgt_tokenizer.decode(ids) for ids in batch.tgt_out.tolist()]
             texts += zip(src, tgt, strict=True)

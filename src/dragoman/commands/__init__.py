@@ -1,1 +1,1 @@
-"""The commands dragoman-train and dragoman-translate, and what all command lines share (cli.py)."""
+"""Command lines: dragoman-train, dragoman-translate, shared parts (cli.py)."""

@@ -1,4 +1,4 @@
-"""Shared parts of the command lines: options, input lines, output files, progress, exit codes.
+"""Shared parts of the command lines: options, files, progress, exit codes.
 
 Input lines end at LF and nowhere else, so their number is that of `wc -l`; bytes that are not UTF-8 become U+FFFD.
 torch is not imported here: --help and mistyped options answer at once.
@@ -94,7 +94,7 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
 
 
 def add_translation_options(parser: argparse.ArgumentParser) -> None:
-    """Add --engine, --device, --direction, --batch, and the options that `search_config` reads."""
+    """Add the options of engine and search."""
     engines = "torch, ctranslate2, or auto: ctranslate2 on a CPU where the model has an export for it (auto)"
     parser.add_argument("--engine", default="auto", metavar="NAME", help=engines)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
@@ -115,7 +115,7 @@ def check_at_least_one(args: argparse.Namespace, *options: str) -> None:
 
 
 def search_config(args: argparse.Namespace, default: SearchConfig) -> SearchConfig:
-    """Return `default` with the options applied. Raises UserError for options that contradict each other."""
+    """Return `default` with the options applied. Raises UserError for a conflict."""
     given = {key: getattr(args, key) for key in SEARCH_OPTIONS if getattr(args, key) is not None}
     for key in ("temperature", "top_k", "top_p", "seed"):
         if key in given and not args.sample:
@@ -146,7 +146,7 @@ def count_lines(path: str) -> int:
 
 @contextlib.contextmanager
 def new_file(path: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Yield a file that gets its name only when it is complete; a link's target is replaced, not the link."""
+    """Yield a file that gets its name when it is complete; links are followed."""
     target = Path(os.path.realpath(path))
     if target.exists() and not (overwrite and target.is_file()):
         hint = "--overwrite replaces it" if target.is_file() else "it is not a file"
@@ -182,7 +182,7 @@ def load_translator(
 
 @contextlib.contextmanager
 def progress_bar(total: int, *, hidden: bool = False) -> Iterator[Callable[[int], object]]:
-    """Yield a function that takes the number of lines done: a bar on a terminal, and at the end one sentence."""
+    """Yield a function that takes the number of lines done; show bar and speed."""
     from rich import progress
     from rich.console import Console
 

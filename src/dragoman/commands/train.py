@@ -1,4 +1,6 @@
-"""Train a translation model: dragoman-train experiment=zh_en key=value ... (in a checkout: python train.py ...).
+"""Train a translation model: dragoman-train experiment=zh_en key=value ...
+
+In a checkout: python train.py ...
 
 Every setting and its value:            --cfg job
 Time and memory, without training:      preflight=true
@@ -64,7 +66,7 @@ def main(argv: list[str]) -> None:
 
 
 def named(runs: list[list[str]]) -> list[list[str]]:
-    """Give each run of a sweep its own name: that of the experiment, and the value of each swept key."""
+    """Name each run of a sweep by the experiment and the values of swept keys."""
     swept = [place for place, values in enumerate(zip(*runs, strict=True)) if len(set(values)) > 1]
     result = []
     for run in runs:
@@ -76,7 +78,7 @@ def named(runs: list[list[str]]) -> list[list[str]]:
 
 
 def train(overrides: list[str], config: Config) -> None:
-    """Train one run, or estimate its cost. Leaves with 128 + signal number when a signal stops it."""
+    """Train one run, or estimate its cost; exit with 128 + number of a signal."""
     from torch import distributed
 
     from dragoman.training.fit import Stopped, fit

@@ -1,4 +1,6 @@
-"""Translate text: dragoman-translate "好久不见" (in a checkout: python translate.py "好久不见").
+"""Translate text: dragoman-translate "好久不见"
+
+In a checkout: python translate.py "好久不见".
 
 N lines in, N lines out. Without --model the newest model under runs/ that reads the input's language is used.
 Text that begins with '-' goes after ' -- '.

@@ -5,8 +5,7 @@ Batch number n depends on the seed and n alone, not on earlier batches, the numb
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,6 @@ from dragoman.data.batching import BatchPlan, length_batches
 from dragoman.data.collate import Batch, collate, collate_flat
 from dragoman.data.prepare import Prepared, prepare
 from dragoman.data.store import Texts
-from dragoman.data.text import Pair
-from dragoman.data.tokenizer import Tokenizer, check_config
-from dragoman.errors import UserError
 
 # Epoch, and indices of the pairs of a batch: all pairs forwards, then all backwards if both are learnt.
 BatchIndex = tuple[int, np.ndarray]
@@ -73,71 +69,24 @@ class BatchDataset(Dataset[Batch]):
         return samples
 
 
-@dataclass
-class BatchStream:
-    """Endless stream of batches, from number `consumed()` on.
-
-    This is not a DataLoader, so that Lightning does not replace its sampler.
-    """
-
-    dataset: BatchDataset
-    plan: BatchPlan
-    consumed: Callable[[], int]
-    workers: int
-
-    def __iter__(self) -> Iterator[Batch]:
-        # An index is a whole batch. Without its own generator, the loader would change the one of dropout.
-        sampler, generator = self._indices(), torch.Generator()
-        loader = DataLoader(
-            self.dataset, batch_size=None, sampler=sampler, num_workers=self.workers, generator=generator
-        )
-        return iter(loader)
-
-    def _indices(self) -> Iterator[BatchIndex]:
-        n_batches = self.plan.batches_per_epoch
-        epoch, position = divmod(self.consumed(), n_batches)
-        while True:
-            for pairs in self.plan.epoch(epoch)[position:]:
-                yield epoch, pairs
-            epoch, position = epoch + 1, 0
-
-
 class TranslationData(LightningDataModule):
-    """The corpora of `config` as batches.
+    """The corpora of `config` as batches; read, cleaned and encoded at once, or taken from the cache.
 
     `run_dir` receives the cleaning report and the record of the corpora. `consumed` counts the batches this rank has
     trained on. The training module increases it after each batch, so prefetched batches are fetched again on resume.
     """
 
-    src_tokenizer: Tokenizer
-    tgt_tokenizer: Tokenizer
-    fingerprint: str
-    notes: list[str]
-    validation: Sequence[Pair]
-    test: Sequence[Pair]
-
     def __init__(self, config: DataConfig, run_dir: Path, seed: int) -> None:
         super().__init__()
-        check_config(config.tokenizer)
-        self.config, self.run_dir, self.seed = config, Path(run_dir), seed
-        self.directions = config.every_direction
-        self.consumed = 0
-        self._plans: dict[tuple[int, int], BatchPlan] = {}
-
-    def prepare(self) -> None:
-        """Read, clean, tokenise and encode the corpora, or use the cache."""
-        if hasattr(self, "_dataset"):
-            return
-        prepared = prepare(self.config, self.run_dir)
+        self.config, self.seed, self.directions = config, seed, config.every_direction
+        prepared = prepare(config, Path(run_dir))
         self.src_tokenizer, self.tgt_tokenizer = prepared.src_tokenizer, prepared.tgt_tokenizer
         self.fingerprint, self.notes = prepared.fingerprint(), prepared.notes
         self.validation, self.test = prepared.pairs("validation"), prepared.pairs("test")
         self._tags = np.array([self.src_tokenizer.tag(to.tgt) for to in self.directions], np.int64)
-        self._dataset = BatchDataset(prepared, self.config, self.seed, self._tags)
-
-    def setup(self, stage: str) -> None:
-        """Lightning's hook before training and validation."""
-        self.prepare()
+        self._dataset = BatchDataset(prepared, config, seed, self._tags)
+        self._plans: dict[tuple[int, int], BatchPlan] = {}
+        self.consumed = 0
 
     @property
     def train_size(self) -> int:
@@ -152,22 +101,27 @@ class TranslationData(LightningDataModule):
             self._plans[place] = BatchPlan(*self._dataset.lengths(), self.config.max_tokens, self.seed, *place)
         return self._plans[place]
 
-    @property
-    def batches_per_epoch(self) -> int:
-        """Batches per epoch of this rank."""
-        return self.plan.batches_per_epoch
+    def _indices(self) -> Iterator[BatchIndex]:
+        """Yield the indices of all batches from number `consumed` on, without end."""
+        epoch, position = divmod(self.consumed, self.plan.batches_per_epoch)
+        while True:
+            for pairs in self.plan.epoch(epoch)[position:]:
+                yield epoch, pairs
+            epoch, position = epoch + 1, 0
 
-    @property
-    def batch_shapes(self) -> list[list[int]]:
-        """Rows, src and tgt positions, and tgt tokens of each batch, longest first."""
-        return self.plan.shapes.tolist()
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Return the endless stream of batches, from number `consumed` on."""
+        # An index is a whole batch. Without its own generator, the loader would change the one of dropout.
+        return DataLoader(
+            self._dataset,
+            batch_size=None,
+            sampler=self._indices(),
+            num_workers=self.config.workers,
+            generator=torch.Generator(),
+        )
 
-    def train_dataloader(self) -> BatchStream:
-        """Return an endless stream of batches, from number `consumed` on."""
-        return BatchStream(self._dataset, self.plan, lambda: self.consumed, self.config.workers)
-
-    def val_dataloader(self) -> "ValidationBatches":
-        """Return all validation pairs, in every direction, on every rank.
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Return all validation pairs, in every direction, on every rank, longest first.
 
         Pairs longer than data.max_length are left out, since positions may have a limit. They stay in `validation`,
         to be translated and scored.
@@ -178,33 +132,14 @@ class TranslationData(LightningDataModule):
         # All pairs in each direction, with its tag.
         directed = zip(self._tags.tolist(), [pairs, [(b, a) for a, b in pairs]], strict=False)
         tagged = [([*tag, *a], b) for tag, pairs in directed for a, b in pairs]
-        return ValidationBatches(tagged, self.config.max_tokens)
+        batches = length_batches([max(len(a), len(b)) + 1 for a, b in tagged], self.config.max_tokens)
+        collated = [collate([tagged[i][0] for i in batch], [tagged[i][1] for i in batch]) for batch in batches]
+        return DataLoader(collated, batch_size=None)  # type: ignore[arg-type]  # Lightning takes a list for several
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of training, for a checkpoint."""
-        return {"consumed": self.consumed, "fingerprint": self.fingerprint}
+        return {"consumed": self.consumed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume at a checkpoint. Raises UserError when the data has changed since."""
-        self.prepare()
-        if state_dict["fingerprint"] != self.fingerprint:
-            raise UserError(
-                f"{self.run_dir}: the data has changed since the checkpoint (fingerprint "
-                f"{state_dict['fingerprint'][:12]} then, {self.fingerprint[:12]} now). Start a run with another name="
-            )
+        """Resume at a checkpoint; training/fit.py has compared the fingerprints of the data."""
         self.consumed = state_dict["consumed"]
-
-
-class ValidationBatches:
-    """Batches of pairs of ids, longest first, collated on iteration."""
-
-    def __init__(self, pairs: list[tuple[list[int], list[int]]], max_tokens: int) -> None:
-        self._pairs = pairs
-        self._batches = length_batches([max(len(src), len(tgt)) + 1 for src, tgt in pairs], max_tokens)
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self._batches:
-            yield collate([self._pairs[i][0] for i in batch], [self._pairs[i][1] for i in batch])

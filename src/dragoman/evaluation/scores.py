@@ -36,7 +36,7 @@ def evaluate(
     direction: Direction,
     **settings: Any,
 ) -> dict[str, dict[str, Score]]:
-    """Translate and score a test set in one direction, and save the result in `folder`.
+    """Translate and score a test set in one direction; save all in `folder`.
 
     `settings` are those of Translator.stream: batch_tokens, progress. Returns the scores of "all" pairs and, where a
     test set has several corpora, those of each. An evaluation in `folder` is replaced; anything else is a UserError.

@@ -66,7 +66,10 @@ def of_corpus(config: CorpusConfig, split: str, direction: Direction, root: str 
 
 
 def of_files(src: Path, references: Sequence[Path]) -> TestSet:
-    """Aligned plain files: sources, and references; after the first file, a blank line is no reference."""
+    """Aligned plain files: sources and references.
+
+    After the first file, a blank line is no reference.
+    """
     for reference in references:
         check_aligned(src, reference)
     columns = zip(*map(lines, (src, *references)), strict=True)

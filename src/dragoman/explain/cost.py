@@ -1,8 +1,7 @@
-"""Parameters, FLOPs and memory of a model, computed before a run.
+"""Parameters and FLOPs of a model, computed before a run.
 
 Parameters are counted on a meta-device Transformer, so they are exact. FLOPs are those of matrix products, two per
-multiply-add, padding included. Activations are an estimate of the tensors saved for the backward pass. The memory of
-Python, the libraries and the allocator is not included.
+multiply-add, padding included.
 """
 
 import re
@@ -14,7 +13,6 @@ from typing import NamedTuple
 import torch
 
 from dragoman.config import ModelConfig
-from dragoman.model.attention import SCORES
 from dragoman.model.transformer import Transformer
 
 # Part -> pattern of its parameters' names; the first match counts.
@@ -78,30 +76,9 @@ class Cost:
         forward["projection"] = 2 * self.tgt_vocab_size * c.d_model * tokens
         return {part: 3 * operations for part, operations in forward.items()}
 
-    def memory(self, shape: Shape, *, average: bool, width: int, chunk: int) -> dict[str, float]:
-        """Estimate the bytes at the end of the forward pass, the peak of a training step.
 
-        `average`: whether a moving average of the weights is kept; `width`: bytes of a number in matrix products;
-        `chunk`: positions per chunk of the loss.
-        """
-        c, weights = self.config, 4 * sum(self.parameters.values())
-        src, tgt = shape.rows * shape.src, shape.rows * shape.tgt
-        # Saved numbers per position of attention: input and output of the norm, q, k, v, mixed values. Feed-forward
-        # saves its hidden layer once or twice. A score without a fused kernel saves D numbers per query-key pair.
-        attention, feed_forward = 6 * c.d_model, 2 * c.d_model + 1.5 * c.d_ff
-        numbers = c.n_encoder_layers * src * (attention + feed_forward)
-        numbers += c.n_decoder_layers * tgt * (2 * attention + feed_forward)
-        if not SCORES[c.score].fused:
-            pairs = c.n_encoder_layers * src * shape.src + c.n_decoder_layers * tgt * (shape.src + shape.tgt)
-            numbers += pairs * c.d_model
-        logits = min(chunk, shape.tokens) * self.tgt_vocab_size
-        loss = 8 * (logits + (self.tgt_vocab_size + shape.tokens) * c.d_model)
-        constant = {"weights": weights, "gradients": weights, "AdamW": 2 * weights}
-        return constant | {"average": weights * average, "activations": width * numbers, "loss": loss}
-
-
-def table(cost: Cost, shapes: Sequence[Shape], *, average: bool, width: int, chunk: int) -> str:
-    """Return a text table of the cost; `shapes`: batches of an epoch, longest first."""
+def table(cost: Cost, shapes: Sequence[Shape]) -> str:
+    """Return a text table of the cost; `shapes`: batches of an epoch."""
     parameters, flops = cost.parameters, dict.fromkeys(cost.parameters, 0.0)
     for shape in shapes:
         for part, n in cost.flops(shape).items():
@@ -114,8 +91,4 @@ def table(cost: Cost, shapes: Sequence[Shape], *, average: bool, width: int, chu
             counts = f"{f'{n:,}' if n else 'tied':>14}{n / n_parameters:>8.1%}"
             lines.append(f"{part:<24}{counts}{flops[part] / millions:>26.2f}{flops[part] / n_flops:>8.1%}")
     lines.append(f"{'all':<24}{n_parameters:>14,}{'':8}{n_flops / millions:>26.2f}")
-    memory = cost.memory(shapes[0], average=average, width=width, chunk=chunk)
-    listed = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in memory.items() if size)
-    longest = "longest batch: {:g} x {:g} to {:g}".format(*shapes[0])
-    lines.append(f"memory: about {sum(memory.values()) / 1e6:,.0f} MB: {listed} ({longest})")
     return "\n".join(lines)

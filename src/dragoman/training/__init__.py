@@ -1,1 +1,1 @@
-"""From batches to a bundle: Lightning runs the loop, this package adds what is particular to translation."""
+"""Training: from batches to a bundle, in Lightning's loop."""

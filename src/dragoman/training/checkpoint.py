@@ -67,7 +67,7 @@ def step_of(path: Path) -> int:
 
 
 class Stopped(BaseException):  # like KeyboardInterrupt: no `except Exception` may swallow it
-    """A signal stopped the run; `path` is the checkpoint saved then, if there was something new to save."""
+    """A signal stopped the run; `path` is the checkpoint saved then, if any."""
 
     def __init__(self, signum: int, path: Path | None = None) -> None:
         super().__init__(signum, path)
@@ -93,7 +93,7 @@ class StopSignals:
             signal.signal(signum, handler)
 
     def listen(self) -> None:
-        """Install the handler; called again after Lightning has installed handlers of its own."""
+        """Install the handler; again after Lightning has installed its own."""
         for signum, handler in self.before.items():
             if handler != signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(signum, self._handle)
@@ -105,7 +105,7 @@ class StopSignals:
 
 
 class CheckpointCallback(Callback):
-    """Save and stop. The last callback, so that it saves what the others have computed."""
+    """Save and stop; the last callback, so that it saves results of the others."""
 
     def __init__(
         self, config: TrainerConfig, results: Results, progress: ProgressCallback, signals: StopSignals

@@ -62,7 +62,7 @@ def fit(config: Config) -> Path:
 
 
 def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: StopSignals) -> None:
-    """Train to the end. Killed at any moment, the next start comes back to where this one was."""
+    """Train to the end; if killed, the next start resumes."""
     saved, data = checkpoint.newest(run_dir), prepare_data(config, run_dir)
     if metrics.get("data", data.fingerprint) != data.fingerprint:
         raise UserError(f"{run_dir}: the data has changed since the run began. Choose another name (name=...)")
@@ -109,7 +109,7 @@ def _finish(trainer: Trainer, results: Results) -> None:
 
 
 def resolve(config: Config) -> Config:
-    """Check every kind, and replace "auto" by its meaning here: a run resumes elsewhere with the same numbers."""
+    """Check every kind, and replace "auto" by its meaning on this machine."""
     choose("training.schedule", config.training.schedule, SCHEDULES)
     choose("training.optimizer", config.training.optimizer, OPTIMIZERS)
     choose("search.kind", config.search.kind, SEARCHES)
@@ -134,11 +134,10 @@ def resolve(config: Config) -> Config:
 
 
 def prepare_data(config: Config, run_dir: Path) -> TranslationData:
-    """Do everything that comes before the model. Raises UserError where nothing is left to validate on."""
+    """Prepare memory, seed and data. Raises UserError without validation pairs."""
     keep_freed_memory()
     seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
-    data.prepare()
     if not len(data.val_dataloader()):
         raise UserError(
             "data: no validation pairs to choose the best model by. Add a corpus with a validation split, or set "
@@ -181,6 +180,7 @@ def make_trainer(config: Config, run_dir: Path, callbacks: list[Callback], step:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        use_distributed_sampler=False,  # the batch plan serves each rank its own batches
     )
 
 
@@ -189,7 +189,7 @@ def announce(start: str, data: TranslationData, module: TranslationModule, train
     millions = sum(p.numel() for p in module.model.parameters()) / 1e6
     directions = " in both directions" if len(data.directions) > 1 else ""
     line = (
-        f"{start}: {data.train_size:,} pairs{directions}, {data.batches_per_epoch:,} batches an epoch, "
+        f"{start}: {data.train_size:,} pairs{directions}, {data.plan.batches_per_epoch:,} batches an epoch, "
         f"{millions:.1f} million parameters, {trainer.precision} on {trainer.num_devices} "
         f"{trainer.accelerator.name()}, vocabulary {len(data.src_tokenizer)}/{len(data.tgt_tokenizer)}"
     )

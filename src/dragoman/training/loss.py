@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def chunk_on(device_type: str) -> int:
-    """Return how many positions are projected at a time: a GPU prefers few large products."""
+    """Return positions per chunk: a GPU prefers few large products."""
     return 512 if device_type == "cpu" else 8192
 
 
@@ -61,7 +61,7 @@ class _ProjectedLoss(torch.autograd.Function):
 def projected_loss(
     states: Tensor, weight: Tensor, targets: Tensor, *, label_smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """states (n, D), weight (V, D), targets (n,) -> (smoothed loss, plain negative log-likelihood), both summed.
+    """states (n, D), weight (V, D), targets (n,) -> summed smoothed loss and nll.
 
     Products run in bf16 under autocast to bf16, else in fp32. Sums are over positions, in nats; divide by the number
     of target tokens for the loss, and exponentiate the plain mean for perplexity. Smoothing: Szegedy et al. 2016.

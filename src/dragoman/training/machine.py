@@ -13,7 +13,7 @@ _MALLOC_TOP_PAD = 64 * 2**20  # bytes that malloc takes from the system at a tim
 
 
 def accelerator_for(choice: str, devices: int) -> str:
-    """Resolve trainer.accelerator to "gpu", "mps" or "cpu". Raises UserError for more than there is."""
+    """Resolve trainer.accelerator. Raises UserError for more devices than exist."""
     gpus, mps = torch.cuda.device_count(), int(torch.backends.mps.is_available())
     if choice == "auto":
         choice = "gpu" if gpus else "mps" if mps else "cpu"
@@ -27,7 +27,7 @@ def accelerator_for(choice: str, devices: int) -> str:
 
 
 def precision_for(choice: str, accelerator: str) -> str:
-    """Resolve trainer.precision: "auto" is "bf16" where the hardware multiplies bf16, else "32"."""
+    """Resolve trainer.precision: auto is bf16 where the hardware has it, else 32."""
     if choice != "auto":
         return choice
     if accelerator == "gpu":
@@ -36,16 +36,16 @@ def precision_for(choice: str, accelerator: str) -> str:
 
 
 def cpu_has_bf16() -> bool:
-    """Whether this CPU multiplies bf16 in hardware (AMX or AVX512-BF16). Elsewhere bf16 is slower than fp32."""
+    """Whether this CPU has bf16 products (AMX, AVX512-BF16); else fp32 is faster."""
     cpuinfo = Path("/proc/cpuinfo")
     flags = cpuinfo.read_text(errors="replace").split() if cpuinfo.exists() else []
     return "amx_bf16" in flags or "avx512_bf16" in flags
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory, or large buffers are faulted in again at every step: half of a step's time.
+    """Make glibc keep freed memory; does nothing without glibc.
 
-    Does nothing without glibc.
+    Otherwise large buffers are faulted in again at every step, which takes half of its time.
     """
     if sys.platform.startswith("linux") and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         m_mmap_max, m_trim_threshold, m_top_pad = -4, -1, -2

@@ -28,7 +28,7 @@ READ_EVERY = 16
 
 
 class TranslationModule(LightningModule):
-    """A Transformer, its loss and its optimizer; `averaged` is the moving average of the weights, if there is one."""
+    """A Transformer, its loss and optimizer; `averaged` holds averaged weights."""
 
     def __init__(self, model: Transformer, config: TrainingConfig, *, max_steps: int, compile: bool = False) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class TranslationModule(LightningModule):
 
     @property
     def measured(self) -> dict[str, float]:
-        """loss, nll, tokens, gradient_norm, lr of the last optimizer step. Reading waits for the device."""
+        """Numbers of the last optimizer step. Reading waits for the device."""
         if self._last is None:
             return {}
         loss, nll, n, norm = self._last[0].tolist()
@@ -82,7 +82,7 @@ class TranslationModule(LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Divide by the tokens of the whole step, clip, set the learning rate. Waits for nothing on the device."""
+        """Divide by the tokens of the step, clip, set the rate, without a GPU sync."""
         c, step = self.config, self.trainer.global_step + 1
         sums = torch.cat([self.sums, self.sums.new_full((1,), self.tokens)])
         tokens: float | Tensor = self.tokens
@@ -103,7 +103,7 @@ class TranslationModule(LightningModule):
             self._report_skips(step, lr)
 
     def _skip_unless_finite(self, optimizer: Optimizer, norm: Tensor) -> None:
-        """Count the step, and make the optimizer do nothing, if its gradient norm is not finite."""
+        """Count and skip the step if its gradient norm is not finite."""
         finite, (total, in_a_row, last) = norm.isfinite(), self.skips
         bad = (~finite).float()
         self.skips.copy_(torch.stack((total + bad, (in_a_row + 1) * bad, torch.where(finite, last, norm))))

@@ -1,4 +1,4 @@
-"""Preflight: what a run will cost in time and memory, estimated before it (preflight=true).
+"""Preflight: time and memory of a run, estimated before it (preflight=true).
 
 The run's own trainer takes a few optimizer steps, the first of them on the longest batches, and validates once; the
 rest is a multiplication. All of it happens in a temporary folder. Saving is not counted.
@@ -18,7 +18,6 @@ from dragoman.config import Config, SearchConfig, TrainerConfig
 from dragoman.explain import cost
 from dragoman.special import EOS
 from dragoman.training.fit import announce, make_module, make_trainer, prepare_data, resolve
-from dragoman.training.loss import chunk_on
 from dragoman.training.machine import peak_memory
 from dragoman.training.progress import ProgressCallback
 from dragoman.training.run import quiet
@@ -43,7 +42,7 @@ class StopwatchCallback(Callback):
 
 
 def preflight(config: Config) -> None:
-    """Print what the run is, what it costs on paper, how fast it is here, and how long and how much it will take."""
+    """Print size, computed cost, measured speed, time and memory of the run."""
     config = resolve(config)
     with tempfile.TemporaryDirectory(prefix="dragoman-preflight-") as name:
         quiet(Path(name))
@@ -59,7 +58,8 @@ def preflight(config: Config) -> None:
         trainer = make_trainer(dataclasses.replace(config, trainer=c), Path(name), [validation, watch], 0)
         announce(f"preflight of {config.run_dir}", data, module, trainer)
         if trainer.is_global_zero:
-            print(_table(config, len(data.src_tokenizer), len(data.tgt_tokenizer), data.batch_shapes))
+            sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
+            print(cost.table(cost.Cost(config=config.model, **sizes), [cost.Shape(*row) for row in data.plan.shapes]))
         trainer.fit(module, datamodule=data)
         with torch.no_grad():
             module.best_model.projection.weight[EOS] = 0
@@ -73,14 +73,6 @@ def preflight(config: Config) -> None:
             print(f"a validation: {per_validation:.1f} seconds, {len(validation.pairs):,} translations")
             print(forecast(config.trainer, seconds, per_validation))
             print(f"peak memory: {peak_memory(config.trainer.accelerator) / 1e9:.2f} GB")
-
-
-def _table(config: Config, src_vocab_size: int, tgt_vocab_size: int, shapes: list[list[int]]) -> str:
-    """Write the table of costs."""
-    costs = cost.Cost(config=config.model, src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size)
-    width = 4 if config.trainer.precision == "32" else 2
-    batches, chunk = [cost.Shape(*shape) for shape in shapes], chunk_on(config.trainer.accelerator)
-    return cost.table(costs, batches, average=bool(config.training.ema), width=width, chunk=chunk)
 
 
 def forecast(trainer: TrainerConfig, step_seconds: float, validation_seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Progress: a bar on the terminal, and scalars, texts and pictures for the loggers."""
+"""Progress: a bar on the terminal, and scalars for the loggers."""
 
 import logging
 import math
@@ -41,7 +41,7 @@ def log_scalars(trainer: Trainer, scalars: dict[str, float]) -> None:
 
 
 def log_settings(trainer: Trainer, settings: dict[str, Any], scores: dict[str, float]) -> None:
-    """Give the settings of a run to every logger; TensorBoard shows them with the scores, or not at all."""
+    """Log the settings; TensorBoard shows them only together with scores."""
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.log_hyperparams(settings, {f"hp/{name}": score for name, score in scores.items()})
@@ -57,7 +57,7 @@ def boards(trainer: Trainer) -> list[Any]:
 
 
 class ProgressCallback(Callback):
-    """Show loss, tokens/s and the time left on stderr; log the training curves every `log_every` steps."""
+    """Show loss, tokens/s and the time left; log curves every `log_every` steps."""
 
     def __init__(self, config: TrainerConfig) -> None:
         self.config = config
@@ -101,7 +101,7 @@ class ProgressCallback(Callback):
         self._begin_window()
 
     def _begin_window(self) -> None:
-        """Start to count tokens and seconds anew: at each logged step, and after a validation."""
+        """Restart the counts, at each logged step and after a validation."""
         self.since, self.tokens, self.paddings = time.monotonic(), 0, list[float]()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:

@@ -1,4 +1,4 @@
-"""Results of a run, for people and for later use: metrics.json, snapshots, the bundle."""
+"""Results of a run: metrics.json, snapshots, the bundle."""
 
 import json
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Results:
         files.write(self.run_dir / "metrics.json", content.encode())
 
     def keep(self, step: int) -> None:
-        """Save a snapshot of the validated weights, and the bundle if no validation was better."""
+        """Save a snapshot, and the bundle if no validation was better."""
         self.snapshots.mkdir(exist_ok=True)
         # parameters rather than state_dict: tied ones once
         weights = save(dict(self.module.best_model.named_parameters()))
@@ -72,7 +72,10 @@ class Results:
         bundle.save(trained, self.run_dir / "bundle")
 
     def try_average(self, trainer: Trainer) -> None:
-        """Validate the mean of the last snapshots, and keep it if it is the best (Vaswani et al. 2017, 6.1)."""
+        """Validate the mean of the last snapshots, and keep it if it is the best.
+
+        Vaswani et al. 2017, section 6.1.
+        """
         validation, n = self.validation, self.config.training.average_last
         snapshots = sorted(self.snapshots.glob("*.safetensors"))[-n:]
         mean = bundle.average(load_file(path) for path in snapshots)

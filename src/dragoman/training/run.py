@@ -32,7 +32,7 @@ def is_first() -> bool:
 
 @contextlib.contextmanager
 def lock(run_dir: Path) -> Iterator[None]:
-    """Allow one training per folder. Raises UserError when another process trains in it."""
+    """Allow one training per folder. Raises UserError for a second one."""
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     file = FileLock(run_dir.with_name(f".{run_dir.name}.lock"))
     try:
@@ -102,7 +102,7 @@ def quiet(run_dir: Path) -> None:
 
 
 def settings(config: Config) -> dict[str, Any]:
-    """Return the settings of a run as plain values; `preflight` is a question about a run, not one of them."""
+    """Return the settings of a run as plain values, without `preflight`."""
     return {key: value for key, value in dataclasses.asdict(config).items() if key != "preflight"}
 
 

@@ -34,7 +34,7 @@ def _progress(step: int, warmup: int, last: int) -> float:
 
 
 def learning_rate(kind: str, step: int, *, peak: float, warmup_steps: int, max_steps: int) -> float:
-    """Return the rate of optimizer step `step` (the first is 1): a linear rise to `peak`, then the schedule.
+    """Return the rate of a step (from 1): linear rise to `peak`, then schedule.
 
     "inverse_sqrt" is Vaswani et al. 2017, section 5.3, written with its peak; "cosine" reaches 0 at `max_steps`.
     """

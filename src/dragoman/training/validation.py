@@ -1,4 +1,4 @@
-"""Validation by translating: loss, metrics of greedy translations, samples and attention pictures.
+"""Validation: loss, metrics of greedy translations, samples, attention maps.
 
 A record holds the loss, each metric and `exact`, the percentage of translations that equal a reference. A model of
 both directions has the mean of its directions there, and each direction's own as bleu_zh_en. Where the pairs come
@@ -31,7 +31,7 @@ Record = dict[str, Any]
 
 
 class ValidationCallback(Callback):
-    """Translate and score at the end of every validation; `history` holds the records, oldest first."""
+    """Translate and score at each validation; `history` holds the records."""
 
     def __init__(
         self, data: TranslationData, config: Config, module: TranslationModule, say: Callable[[str], None]
@@ -77,7 +77,7 @@ class ValidationCallback(Callback):
         return bool(self.patience and ranks) and len(ranks) - 1 - ranks.index(max(ranks)) >= self.patience
 
     def _rank(self, record: Record) -> tuple[float, float]:
-        """Larger is better; where the scores are equal, as in the beginning, the loss decides."""
+        """Rank of a record, larger is better; the loss decides between equal scores."""
         sign = -1 if self.monitor.split("_")[0] in LOWER_IS_BETTER else 1
         value = -math.inf if self.monitor == "loss" else sign * record[self.monitor]
         return value, -record["loss"] if math.isfinite(record["loss"]) else -math.inf
@@ -132,7 +132,7 @@ class ValidationCallback(Callback):
         return record
 
     def _summary(self, record: Record, best: Record | None) -> str:
-        """One line: the scores, in parentheses those of each corpus and direction, and whether the model is kept."""
+        """One line: scores, those of corpora and directions, whether it is kept."""
         line = f"step {record['step']}: validation loss {record['loss']:.3f}"
         for name in self.scores:
             parts = [f"{suffix[1:]} {record[name + suffix]:.2f}" for suffix in self.groups if suffix]
@@ -144,7 +144,7 @@ class ValidationCallback(Callback):
         return f"{line}  (not kept: {self.monitor} was {best[self.monitor]:.2f} at step {best['step']})"
 
     def _show_samples(self, trainer: Trainer, hypotheses: list[str], model: Transformer) -> None:
-        """Show a table of translations, and two pictures of cross-attention in the last layer."""
+        """Show a table of translations and two maps of the last cross-attention."""
         step, tokenizers = trainer.global_step, (self.data.src_tokenizer, self.data.tgt_tokenizer)
         before = [*self.before, *[""] * self.n_samples]
         samples = list(zip(self.pairs, hypotheses, before, strict=False))[: self.n_samples]
@@ -162,7 +162,7 @@ class ValidationCallback(Callback):
 
 
 def _groups(corpora: list[str], directions: list[Direction]) -> dict[str, list[tuple[Direction, list[int]]]]:
-    """Group the rows to score: all as "", and each corpus and direction as "_NAME" where there are several.
+    """Group the rows to score: all as "", a corpus or direction as "_NAME".
 
     Each group has a part per direction, since a metric is one of a target language; its score is their mean.
     """
@@ -177,7 +177,7 @@ def _groups(corpora: list[str], directions: list[Direction]) -> dict[str, list[t
 
 
 def select_pairs(pairs: Sequence[Pair], n: int) -> list[Pair]:
-    """Select `n` pairs, the same ones in every run: an equal share of each corpus, as far as it has so many."""
+    """Select `n` pairs, the same in every run, in equal shares of each corpus."""
     by_corpus: dict[str, list[int]] = {}
     for i, pair in enumerate(pairs):
         by_corpus.setdefault(pair.corpus, []).append(i)
@@ -190,7 +190,7 @@ def select_pairs(pairs: Sequence[Pair], n: int) -> list[Pair]:
 
 
 def _scores_of(rows: list[tuple[str, Pair]], tgt: str, metrics: Sequence[str]) -> Record:
-    """Score translations of one direction: each metric, exact, and the signature of the first metric."""
+    """Score translations of one direction, with the first metric's signature."""
     hypotheses = [hypothesis for hypothesis, _ in rows]
     references = [pair.references or (pair.tgt,) for _, pair in rows]
     scores = evaluate(hypotheses=hypotheses, references=references, tgt=tgt, metrics=metrics)

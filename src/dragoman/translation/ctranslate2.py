@@ -1,4 +1,4 @@
-"""ids -> ids with CTranslate2: several times faster than torch on a CPU, and without torch.
+"""CTranslate2 engine: ids -> ids, faster than torch on a CPU.
 
 The folder ctranslate2/ of a bundle (translation/export.py writes it) holds CTranslate2's own files and a
 manifest.json that ties them to the weights they were made from.
@@ -34,7 +34,7 @@ Ids = Sequence[Sequence[int]]
 
 
 class CTranslate2Engine:
-    """Search with a loaded export; `positions` is the most ids of a sentence, 0 where there is no limit."""
+    """Search with a loaded export; `positions` is the most ids, 0 without limit."""
 
     def __init__(self, folder: Path, info: BundleInfo, positions: int) -> None:
         self.positions = positions
@@ -50,7 +50,7 @@ class CTranslate2Engine:
 
     @classmethod
     def load(cls, bundle: Path, info: BundleInfo) -> "CTranslate2Engine":
-        """Load the export of a bundle. Raises UserError when it is missing, damaged or of other weights."""
+        """Load a bundle's export. Raises UserError if missing, damaged or outdated."""
         folder = export_of(bundle)
         remedy = f"Run `python scripts/export.py --model {bundle} --to ctranslate2`, or use --engine torch"
         if not folder.is_dir():
@@ -71,7 +71,7 @@ class CTranslate2Engine:
         scored: bool = True,
         progress: Callable[[int], object] | None = None,
     ) -> list[list[Hypothesis]]:
-        """As engine.translate_ids, without token_scores; unless `scored`, scores are NaN, which saves time."""
+        """As engine.translate_ids, without token_scores; scores only if `scored`."""
         check_choice("search.kind", search.kind, SEARCHES)
         limit = self.positions - 1 if self.positions else sys.maxsize  # one is for <EOS>
         caps = [min(search.max_length(len(source)), limit) for source in sources]
@@ -126,7 +126,7 @@ def export_of(bundle: Path) -> Path:
 
 
 def made_of(bundle: Path) -> dict[str, Any]:
-    """Return the manifest's entries for the files of a bundle that its export is made from."""
+    """Return the manifest's entries of the files that an export is made from."""
     return {name: entry for name, entry in listed(bundle).items() if name != CARD}
 
 

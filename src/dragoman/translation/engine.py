@@ -1,4 +1,4 @@
-"""The torch engine: ids -> ids, log-probabilities and sentence vectors, in batches sorted by length.
+"""Torch engine: ids -> ids, log-probs and vectors, in batches by length.
 
 The precision is the caller's: all computations follow torch.autocast where it is on. Each function puts the model
 into evaluation mode.
@@ -83,7 +83,7 @@ def score_ids(model: Transformer, sources: Ids, targets: Ids, *, batch_tokens: i
 
 @torch.no_grad()
 def line_vectors(model: Transformer, lines: Sequence[Ids], pooling: str, *, batch_tokens: int = 4096) -> Tensor:
-    """One vector for each line, (n, D) float32 on the CPU; a line without sentences gives zeros.
+    """One vector per line, (n, D) float32 on the CPU; zeros without sentences.
 
     A line holds the ids of its sentences. Its vector is the mean of theirs, weighted by tokens.
     """

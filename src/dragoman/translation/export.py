@@ -1,4 +1,4 @@
-"""Export to CTranslate2: a bundle's network as its TransformerSpec, written to ctranslate2/ inside the bundle.
+"""Export to CTranslate2, in the folder ctranslate2/ of the bundle.
 
 A position scheme that adds to the word vectors becomes a table of its addends, long enough for the bundle's own
 search settings. The pieces that are never produced (search/warp.py) get a bias that no logit outweighs.
@@ -58,7 +58,7 @@ def unsupported_by_ctranslate2(config: ModelConfig) -> str | None:
 
 
 def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: str = "int8") -> str:
-    """Write the export of the bundle at `folder`, verified on the first of `sources`; return a summary line.
+    """Write the export, verified on the first of `sources`; return a summary.
 
     Random ids replace missing sources. Raises UserError for a network that CTranslate2 cannot express, and for
     an export that translates differently from torch; an older export then stays as it was.
@@ -100,7 +100,7 @@ def _n_positions(bundle: Bundle) -> int:
 
 
 def _verify(bundle: Bundle, fast: engine.CTranslate2Engine, texts: Sequence[str]) -> None:
-    """Translate with both engines, in each direction. Raises UserError where they differ by more than a near tie."""
+    """Translate with both engines. Raises UserError unless equal up to near ties."""
     rng, tokenizer = random.Random(1), bundle.src_tokenizer
     rows = [ids for text in texts[:SENTENCES] if (ids := tokenizer.encode(clean_text(text)))]
     while len(rows) < SENTENCES:
@@ -117,7 +117,7 @@ def _verify(bundle: Bundle, fast: engine.CTranslate2Engine, texts: Sequence[str]
 
 @torch.inference_mode()
 def _gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
-    """The difference of torch's log-probs of the first pieces in which two translations differ."""
+    """The gap of torch's log-probs where two translations first differ."""
     pairs = enumerate(zip([*a, EOS], [*b, EOS], strict=False))
     first, (piece, other) = next((n, pair) for n, pair in pairs if pair[0] != pair[1])
     logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *a[:first]]]), None)[0, -1]
@@ -140,7 +140,7 @@ def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) ->
 
 @torch.inference_mode()
 def specification(model: Transformer, n_positions: int) -> Any:
-    """The network as a ctranslate2.specs.TransformerSpec in float32, without vocabularies."""
+    """The network as a TransformerSpec in float32, without vocabularies."""
     from ctranslate2 import specs
 
     config = model.config

@@ -1,4 +1,4 @@
-"""Between a line and its sentences: sentences with their ids, and their translations joined again."""
+"""Lines to sentences with ids, and translated sentences to lines."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _CHARS_PER_PIECE = 4  # more than any vocabulary's average; bounds the text that
 
 @dataclass(frozen=True)
 class Candidate:
-    """One translation: its text, its pieces and <EOS> where it was reached, and their log-probs.
+    """One translation: text, pieces (with <EOS> if reached) and their log-probs.
 
     `score` is the sum of log-probs over length^length_penalty. CTranslate2 gives no token_scores.
     """
@@ -50,7 +50,7 @@ class Sentence(NamedTuple):
 def sentences(
     text: str, tokenizer: Tokenizer, tag: list[int], max_length: int, max_chars: int | None = None
 ) -> Iterator[Sentence]:
-    """Split a text into sentences of at most `max_length` pieces; those with more are halved."""
+    """Split a text into sentences of at most `max_length` pieces."""
     for part, space in split(text, max_chars or _CHARS_PER_PIECE * max_length):
         clean = clean_text(part)
         ids = tokenizer.encode(clean) if any(map(str.isalnum, clean)) else []
@@ -81,7 +81,7 @@ def join(parts: Sequence[tuple[Sentence, list[Hypothesis]]], rank: int, tokenize
 
 
 def _space_between(space: str, tgt: str) -> str:
-    """White space between two sentences in `tgt` where `space` stood between their sources."""
+    """White space between sentences in `tgt`, given that of the source."""
     if "\n" in space:  # paragraphs stay paragraphs
         return space
     if is_unspaced(tgt):
@@ -90,7 +90,7 @@ def _space_between(space: str, tgt: str) -> str:
 
 
 def in_lines(progress: Callable[[int], object], before: int, n_lines: int, n_sentences: int) -> Callable[[int], None]:
-    """Convert counts of sentences, as an engine reports them, into whole lines of the input."""
+    """Convert an engine's counts of sentences into whole lines of the input."""
     done = 0
 
     def report(n: int) -> None:

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Translator:
-    """A bundle, ready to translate: with CTranslate2, or with torch, which also does everything else.
+    """A bundle, ready to translate with CTranslate2 or torch.
 
     `bundle` holds the model, unless there is an `export`; then `read` loads it when it is needed.
     """
@@ -60,7 +60,7 @@ class Translator:
     def load(
         cls, folder: Path | str, device: str = "auto", *, engine: str = "auto", task: str | None = None
     ) -> "Translator":
-        """Load a bundle or run folder on "cpu", "cuda", "cuda:1", "mps" or the best of them.
+        """Load a bundle or run folder on cpu, cuda, cuda:N, mps or the best of them.
 
         `engine` is torch, ctranslate2, or auto: CTranslate2 on a CPU where the bundle has a valid export. `task` is
         an option that only torch serves, such as "--attention".
@@ -85,7 +85,7 @@ class Translator:
         return bundle.model
 
     def direction(self, name: str | None, text: str) -> Direction:
-        """Return the direction called `name`, or else the one for the script of `text`. Raises UserError."""
+        """Return the direction called `name`, or that for the script of `text`."""
         choices = self.bundle.directions
         return named(name, choices) if name else by_script(choices, text)
 
@@ -128,7 +128,7 @@ class Translator:
     def score(
         self, src: Sequence[str], tgt: Sequence[str], *, batch_tokens: int = 4096, direction: str | None = None
     ) -> list[float]:
-        """Return log P(tgt | src) of each pair of lines in nats, <EOS> included. Lines are not split."""
+        """Return log P(tgt | src) of pairs of whole lines, in nats with <EOS>."""
         from dragoman.translation.engine import score_ids
 
         if len(src) != len(tgt):
@@ -138,7 +138,7 @@ class Translator:
         return score_ids(self.model, [s for s, _ in pairs], [t for _, t in pairs], batch_tokens=batch_tokens)
 
     def attend(self, line: str, translation: str, *, direction: str | None = None) -> "Attended":
-        """Return the attention weights over `line` for each piece of `translation`; neither is split."""
+        """Return the attention of each piece of `translation` over whole `line`."""
         from dragoman.explain.attention_map import attended
 
         src, tgt = self._whole(line, translation, self.direction(direction, line).tgt)
@@ -153,7 +153,7 @@ class Translator:
         direction: str | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> "Tensor":
-        """Return a vector for each line, (N, D) float32 on the CPU, pooled from the encoder's output.
+        """Return a vector per line, (N, D) float32 on the CPU, pooled encoder states.
 
         The vector of several sentences is their mean, weighted by tokens; a line with nothing to translate gets
         zeros. Poolings: model/pooling.py.
@@ -191,7 +191,7 @@ class Translator:
             yield tgt, [list(sentences(line.strip(), tokenizer, tag, self.max_length)) for line in window]
 
     def _whole(self, src: str, tgt: str, tgt_language: str) -> tuple[list[int], list[int]]:
-        """The ids of a pair of lines that are not split. Raises UserError where they are too many."""
+        """The ids of a pair of whole lines. Raises UserError if they are too many."""
         src_tokenizer, tgt_tokenizer = self.bundle.src_tokenizer, self.bundle.tgt_tokenizer
         ids = [*src_tokenizer.tag(tgt_language), *src_tokenizer.encode(clean_text(src))]
         tgt_ids = tgt_tokenizer.encode(clean_text(tgt))
@@ -204,7 +204,7 @@ class Translator:
 def _load_export(
     folder: Path, info: BundleInfo, engine: str, device: str, task: str | None
 ) -> CTranslate2Engine | None:
-    """The export of a bundle where it is to be used; None: torch. Raises UserError if it was named and is not valid."""
+    """Return the export to use, None for torch. Raises UserError if named but bad."""
     on_cpu = device in ("auto", "cpu")
     if engine == "torch" or (engine == "auto" and not (on_cpu and export_of(folder).is_dir())):
         return None
