@@ -12,6 +12,9 @@ from dragoman.search.warp import log_probabilities, warped
 from dragoman.special import EOS
 
 
+LEAVE_TOGETHER = 1 / 8  # of the batch
+
+
 class Path:
     """Output of one row so far; `number` is its number among those of the sentence."""
 
@@ -58,9 +61,9 @@ class Greedy:
         for path, token, log_prob in zip(rows, tokens.tolist(), token_log_probs.tolist(), strict=True):
             path.append(*token, *log_prob)
         self.first = False
-        # A sentence leaves the batch when all of its paths are finished.
+        # Sentences of which all paths are finished leave the batch, several at once, because that copies the cache.
         stays = [not all(path.finished for path in paths) for paths in self.unfinished]
-        if all(stays):
+        if any(stays) and stays.count(False) < len(stays) * LEAVE_TOGETHER:
             return None, tokens
         self.unfinished = [paths for paths, stay in zip(self.unfinished, stays, strict=True) if stay]
         going_on = torch.tensor(stays).repeat_interleave(self.k).nonzero()[:, 0].to(tokens.device)
