@@ -20,7 +20,8 @@ class TokenizerConfig(Section):
 
     prefix: ClassVar[str] = "data.tokenizer."
     kind: str = "bpe"  # data/tokenizer.py: KINDS
-    vocab_size: int = number(8000, 300)  # per vocabulary; the 256 bytes and 4 special ids are part of it
+    # Per vocabulary; the 256 bytes and 4 special ids are part of it. Default: by the corpus, see data/tokenizer.py
+    vocab_size: int | None = number(None, 300)
     vocabulary: str = one_of("joint", "separate")  # one for both languages, or one each
     character_coverage: float = number(0.9995, 0.9, 1)  # characters with a piece; others are spelt in bytes
     # Subword regularisation: the p of BPE-dropout, or the alpha of unigram; 0 = off
@@ -80,7 +81,7 @@ class DataConfig(Section):
     leak: str = one_of("pair", "sentence")  # what training pairs may not share with validation and test
     drop_copies: bool = True  # drop training pairs whose source equals their target
     max_length: int = number(256, 1)  # pieces per side; longer training pairs are dropped
-    max_ratio: float = number(3.0, 0)  # longer side / shorter side, in pieces; 0 = no limit
+    max_ratio: float = number(3.0, 0)  # longer side / shorter side, see data/cleaning.py; 0 = no limit
     # Split off train where no corpus has such a split; at most 2 % of it
     validation_size: int = number(1000, 0)
     test_size: int = number(1000, 0)

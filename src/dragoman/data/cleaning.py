@@ -25,6 +25,10 @@ from dragoman.errors import UserError
 from dragoman.languages import is_chinese, primary
 
 HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
+# Characters that stand for about three Latin letters, in the comparison of lengths.
+WIDE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
+# Letters added to the shorter side before the ratio, since a word may translate to a short sentence.
+GRACE = 10
 WITHOUT_HAN = {"en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk"}
 # The semicolon is required: "&copy=1" in a URL is not an entity.
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
@@ -131,7 +135,11 @@ class Cleaner:
             return None
         if _wrong_script(src, self._config.src) or _wrong_script(tgt, self._config.tgt):
             return WRONG_SCRIPT
-        return COPY if self._config.drop_copies and src == tgt else None
+        if self._config.drop_copies and src == tgt:
+            return COPY
+        shorter, longer = sorted(len(text) + 2 * len(WIDE.findall(text)) for text in (src, tgt))
+        limit = self._config.max_ratio
+        return UNEQUAL if limit and longer > limit * (shorter + GRACE) else None
 
 
 def _repair(text: str, convert: Callable[[str], str]) -> str:

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, compress
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,20 @@ from rich.progress import track
 
 from dragoman import files
 from dragoman.config import DataConfig
-from dragoman.data.cleaning import TOO_LONG, UNEQUAL, Report
+from dragoman.data.cleaning import TOO_LONG, Report
 from dragoman.data.readers import Corpus, NotFoundError, find
 from dragoman.data.store import Ragged, RaggedWriter, Texts
 from dragoman.data.text import Pair
 from dragoman.data.texts import write_texts
-from dragoman.data.tokenizer import Tokenizer, check_config
+from dragoman.data.tokenizer import Tokenizer, check_config, suitable_size
 from dragoman.errors import UserError
 
 # Version of the cache; increase it with every change of the code that fills its folders.
-FORMAT = 4
+FORMAT = 5
 # Pairs per chunk of encoding.
 _CHUNK = 20_000
 # Maximum pairs for training a tokenizer. The seed is independent of the run, so runs share vocabularies.
 _SAMPLE, _SAMPLE_SEED = 250_000, 1
-# Pieces added to the shorter side before the ratio, since a word may translate to a short sentence.
-GRACE = 2
 
 
 @dataclass
@@ -140,7 +138,7 @@ def _folder(config: DataConfig, step: str, depends_on: list[Any], fill: Callable
 def _texts(config: DataConfig, corpora: list[Corpus]) -> Path:
     """Return the folder of the clean texts."""
     labels, parts, keys = zip(*((c.config.label, c.config.part, c.key) for c in corpora), strict=True)
-    options = [config.src, config.tgt, config.script, config.leak, config.drop_copies]
+    options = [config.src, config.tgt, config.script, config.leak, config.drop_copies, config.max_ratio]
     sizes = [config.validation_size, config.test_size]
 
     def fill(folder: Path) -> None:
@@ -162,11 +160,12 @@ def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
     models = {"joint": ["src", "tgt"]} if joint else {"src": ["src"], "tgt": ["tgt"]}
 
     def fill(folder: Path) -> None:
-        size = config.tokenizer.vocab_size
         for name, sides in models.items():
+            size = config.tokenizer.vocab_size or suitable_size(_sample(texts, sides), len(sides), config.tokenizer)
             _print(f"Training the {name} tokenizer: {config.tokenizer.kind}, {size:,} pieces")
             path, codes = folder / f"{name}.model", [languages[side] for side in sides]
-            tokenizer = Tokenizer.train(_sample(texts, sides), config.tokenizer, path, codes, tags)
+            settings = replace(config.tokenizer, vocab_size=size)
+            tokenizer = Tokenizer.train(_sample(texts, sides), settings, path, codes, tags)
             if len(tokenizer) < size:
                 _print(f"The {name} vocabulary has {len(tokenizer):,} pieces: the corpus is too small for more")
 
@@ -191,7 +190,7 @@ def _id_type(*tokenizers: Tokenizer) -> str:
 
 
 def _ids(config: DataConfig, texts: Path, *tokenizers: Tokenizer) -> Path:
-    """Return the folder of the encoded training pairs, filtered by length and ratio."""
+    """Return the folder of the encoded training pairs of at most max_length pieces."""
 
     def fill(folder: Path) -> None:
         rows, kept, report = np.load(texts / "rows.npy"), [], Report.read_from(texts / "report.json")
@@ -201,35 +200,24 @@ def _ids(config: DataConfig, texts: Path, *tokenizers: Tokenizer) -> Path:
             for start in track(starts, "encoding", disable=not sys.stdout.isatty()):
                 chunk = rows[start : start + _CHUNK]
                 src, tgt = map(_encode, tokenizers, sides, [chunk, chunk])
-                kept.append(_fitting(src, tgt, config, report))
+                longest = np.array([list(map(len, side)) for side in (src, tgt)]).max(axis=0)
+                kept.append(longest <= config.max_length)
                 pairs = compress(zip(src, tgt, strict=True), kept[-1])
                 ids = list(chain.from_iterable(pairs))
                 values = np.fromiter(chain.from_iterable(ids), _id_type(*tokenizers))
                 writer.append(values.data, list(map(len, ids)))
         keep = np.concatenate(kept)
         if not keep.any():
-            limits = f"data.max_length={config.max_length}, data.max_ratio={config.max_ratio}"
-            raise UserError(f"{limits}: no training pair is within these limits. Raise them")
+            raise UserError(f"data.max_length={config.max_length}: no training pair is so short. Raise it")
+        report.drop("train", TOO_LONG, int((~keep).sum()))
         np.save(folder / "rows.npy", rows[keep])
         np.save(folder / "corpus.npy", np.load(texts / "corpus.npy")[keep])
         report.kept["train"] = int(keep.sum())
         (folder / "report.json").write_text(json.dumps(report.as_dict()))
 
     hashes = [tokenizer.sha256 for tokenizer in tokenizers]
-    return _folder(config, "ids", [texts.name, *hashes, config.max_length, config.max_ratio], fill)
+    return _folder(config, "ids", [texts.name, *hashes, config.max_length], fill)
 
 
 def _encode(tokenizer: Tokenizer, texts: Texts, rows: np.ndarray) -> list[list[int]]:
     return tokenizer.encode_batch([texts[row] for row in rows.tolist()], threads=os.cpu_count() or 1)
-
-
-def _fitting(src: list[list[int]], tgt: list[list[int]], config: DataConfig, report: Report) -> np.ndarray:
-    """(n,) bool, True for pairs within max_length and max_ratio; report the others."""
-    lengths = np.array([list(map(len, side)) for side in (src, tgt)])
-    longer, shorter = lengths.max(axis=0), lengths.min(axis=0)
-    too_long = longer > config.max_length
-    limit = config.max_ratio * (shorter + GRACE) if config.max_ratio else longer
-    unequal = ~too_long & (longer > limit)
-    report.drop("train", TOO_LONG, int(too_long.sum()))
-    report.drop("train", UNEQUAL, int(unequal.sum()))
-    return ~too_long & ~unequal

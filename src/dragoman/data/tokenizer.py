@@ -14,7 +14,9 @@
 
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import sentencepiece
@@ -36,6 +38,19 @@ def check_config(config: TokenizerConfig) -> None:
             f"data.tokenizer.sampling={config.sampling}: kind={config.kind} cannot sample tokenisations. "
             f"Set it to 0, or choose kind {', '.join(name for name in KINDS if KINDS[name])}"
         )
+
+
+def suitable_size(sentences: Iterable[str], n_sides: int, config: TokenizerConfig) -> int:
+    """Return a vocabulary size for a corpus: its characters, and merges that grow with the root of its pairs.
+
+    10,000 pairs get 1,000 merges, a million get 10,000. With more, whole sentences of a small corpus become single
+    pieces, and a new sentence has none of them (Gowda & May 2020).
+    """
+    counts: Counter[str] = Counter()
+    n_sentences = sum(counts.update(sentence) is None for sentence in sentences)
+    most_frequent_first, limit = sorted(counts.values(), reverse=True), config.character_coverage * counts.total()
+    n_characters = 1 + sum(covered < limit for covered in accumulate(most_frequent_first))
+    return 260 + n_characters + round(10 * (n_sentences / n_sides) ** 0.5)
 
 
 class Tokenizer:
