@@ -1,11 +1,12 @@
-"""Build the corpora of data/phrasebook from its tables; the README there explains both.
+"""Build the corpora of data/phrasebook from its sentences and tables; the README there explains both.
 
 Equal inputs give equal bytes: standard library only, no clock, and of `random` only `Random.random()`, which is the
 same in every version of Python.
 
     python scripts/build_phrasebook.py                        write {written,composed}/{train,validation,test}.jsonl.gz
-    python scripts/build_phrasebook.py --check                exit 1 if the files are not what would be written
-    python scripts/build_phrasebook.py --sample 50 --seed 3   print composed pairs for proof-reading
+    python scripts/build_phrasebook.py --check                exit 1 for stale files, near copies and rare words; with
+                                                              DRAGOMAN_DATA also for sentences of other test sets
+    python scripts/build_phrasebook.py --sample 50 --seed 3   print pairs for proof-reading
 """
 
 import argparse
@@ -14,17 +15,19 @@ import hashlib
 import json
 import re
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 
+from phrasebook_checks import bare, elsewhere, near_copies, similar_pairs, uncovered
 from phrasebook_words import Pair, compose, read_lexicon, read_table
 
 HOME = Path(__file__).resolve().parent.parent / "data" / "phrasebook"
 SPLITS = ("train", "validation", "test")
 SEED = 1
-# Pairs held out per corpus. zh_en validates on all 400.
-SIZES = {"written": {"validation": 200, "test": 200}, "composed": {"validation": 200, "test": 500}}
+# Pairs drawn from all composed ones.
+COMPOSED = 27_000
+# Pairs held out per corpus.
+SIZES = {"written": {"validation": 500, "test": 500}, "composed": {"validation": 200, "test": 500}}
 # Larger groups of similar pairs stay in train: a score over 200 pairs should not hang on one sentence.
 LARGEST_GROUP = 4
 # Sentences that the READMEs and the study notes show; they and their rephrasings stay in train.
@@ -32,7 +35,6 @@ SHOWN = (
     *("好久不见", "你好", "大家好", "早上好", "晚安", "再见", "谢谢", "对不起", "很高兴认识你"),
     *("我爱你", "我喜欢你", "你打我", "我打你", "为什么"),
 )
-PARTICLES = str.maketrans({**dict.fromkeys("了啊吧呢吗呀啦嘛哦的"), "您": "你"})
 Splits = dict[str, list[Pair]]
 
 
@@ -47,42 +49,6 @@ def compose_all(written: list[Pair], seed: int) -> list[Pair]:
                 seen.add(bare(pair.zh))
                 pairs.append(pair)
     return pairs
-
-
-# -- similarity
-
-
-def bare(text: str) -> str:
-    """Letters and digits only, in lower case."""
-    return re.sub(r"[\W_]+", "", text.casefold())
-
-
-def folded(zh: str) -> str:
-    """The Chinese sentence without particles: 好久不见了 and 好久不见啊 are equal."""
-    return bare(zh).translate(PARTICLES)
-
-
-def similar(left: list[str], right: list[str], n: int) -> Iterator[tuple[int, int]]:
-    """Yield (i, j) where left[i] and right[j] share half of their character n-grams (Jaccard >= 0.5).
-
-    A text that shares half of right[j]'s n-grams has one of the rarer half, so that only these are indexed.
-    """
-    sets = [[frozenset(t[i : i + n] for i in range(max(1, len(t) - n + 1))) for t in side] for side in (left, right)]
-    counts = Counter(gram for grams in sets[1] for gram in grams)
-    index = defaultdict(list)
-    for j, grams in enumerate(sets[1]):
-        for gram in sorted(grams, key=lambda gram: (counts[gram], gram))[: len(grams) // 2 + 1]:
-            index[gram].append(j)
-    for i, grams in enumerate(sets[0]):
-        for j in {j for gram in grams if gram in index for j in index[gram]}:
-            if 2 * len(grams & sets[1][j]) >= len(grams | sets[1][j]):
-                yield i, j
-
-
-def similar_pairs(left: list[Pair], right: list[Pair]) -> Iterator[tuple[int, int]]:
-    """Yield (i, j) where the Chinese or the English sentences are similar."""
-    yield from similar([folded(pair.zh) for pair in left], [folded(pair.zh) for pair in right], 2)
-    yield from similar([bare(pair.en) for pair in left], [bare(pair.en) for pair in right], 3)
 
 
 def groups(pairs: list[Pair]) -> list[list[Pair]]:
@@ -165,9 +131,10 @@ def split_composed(pairs: list[Pair], written: Splits, sizes: dict[str, int], se
 
 def build(seed: int = SEED) -> dict[str, Splits]:
     """Both corpora from the tables under HOME."""
-    pairs = read_written(HOME / "handwritten")
+    pairs = read_written(HOME / "sentences")
     written = split_written(pairs, SIZES["written"], seed)
-    composed = split_composed(compose_all(pairs, seed), written, SIZES["composed"], seed)
+    drawn = sorted(compose_all(pairs, seed), key=lambda pair: lot(seed, pair.zh))[:COMPOSED]
+    composed = split_composed(drawn, written, SIZES["composed"], seed)
     return {"written": written, "composed": composed}
 
 
@@ -205,22 +172,38 @@ def stale(corpora: dict[str, Splits], folder: Path) -> list[str]:
     ]
 
 
+def problems(corpora: dict[str, Splits]) -> list[str]:
+    """Return what --check finds; notes go to stderr."""
+    pairs = read_written(HOME / "sentences")
+    rare = uncovered((HOME / "words.txt").read_text("utf-8").split(), pairs)
+    faults, notes = elsewhere(pairs)
+    print(*notes, f"{len(notes)} pairs stand in another corpus", sep="\n", file=sys.stderr)
+    return [
+        *(f"{path}: stale; run this script" for path in stale(corpora, HOME)),
+        *(f"words.txt: {word} stands in fewer than three sentences" for word in rare),
+        *near_copies(pairs),
+        *faults,
+    ]
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the files are stale")
-    parser.add_argument("--sample", type=int, metavar="N", help="print N composed pairs and write nothing")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if something is to be mended")
+    parser.add_argument("--sample", type=int, metavar="N", help="print N pairs and write nothing")
+    parser.add_argument("--of", choices=list(SIZES), default="written", help="corpus of the sample (written)")
     parser.add_argument("--seed", type=int, default=0, help="choose the sample (default 0)")
     arguments = parser.parse_args(argv)
     if arguments.sample:
-        pairs = compose_all(read_written(HOME / "handwritten"), SEED)
+        pairs = read_written(HOME / "sentences")
+        pairs = pairs if arguments.of == "written" else compose_all(pairs, SEED)
         pairs.sort(key=lambda pair: lot(arguments.seed, pair.zh))
         print("\n".join(f"{pair.zh}\t{pair.en}" for pair in pairs[: arguments.sample]))
         return 0
     corpora = build()
     if arguments.check:
-        paths = stale(corpora, HOME)
-        print(f"stale: {', '.join(paths)}; run this script" if paths else "up to date", file=sys.stderr)
-        return 1 if paths else 0
+        found = problems(corpora)
+        print("\n".join(found) or "nothing to mend")
+        return 1 if found else 0
     write(corpora, HOME)
     for corpus, splits in corpora.items():
         print(f"{corpus}:", ", ".join(f"{name} {len(rows):,}" for name, rows in splits.items()))
