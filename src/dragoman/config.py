@@ -207,7 +207,7 @@ class TrainerConfig(Section):
     strategy: str = one_of("auto", "ddp")  # auto: ddp where there are several devices
     precision: str = one_of("auto", "32", "bf16", "fp16")  # auto: bf16 where the hardware has it, else 32
     compile: bool = False  # torch.compile; slower on a CPU
-    max_steps: int = number(100_000, 1)
+    max_steps: int | None = number(100_000, 1)  # null: those that fit into max_time; the schedule ends with them
     max_time: str | None = None  # DD:HH:MM:SS of training, over all starts of the run
     validate_every: int = number(1000, 1)
     validation_pairs: int = number(1000, 1)  # translated at each validation
@@ -222,6 +222,8 @@ class TrainerConfig(Section):
         super().__post_init__()
         if self.max_seconds is not None and self.max_seconds < 1:
             raise UserError(f"trainer.max_time={self.max_time}: must be at least a second")
+        if self.max_steps is None and self.max_time is None:
+            raise UserError("trainer.max_steps=null: the run has no end. Set it, or trainer.max_time")
 
     @property
     def max_seconds(self) -> float | None:

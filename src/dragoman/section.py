@@ -8,7 +8,7 @@ from dragoman.errors import UserError, check_choice
 
 
 def number(default: float | None, lowest: float, highest: float = 1e12) -> Any:
-    """A number within bounds, both included; None is permitted if it is the default."""
+    """A number within bounds, both included."""
     return field(default=default, metadata={"bounds": (lowest, highest)})
 
 
@@ -33,7 +33,7 @@ class Section:
             key, value = f"{self.prefix}{setting.name}", getattr(self, setting.name)
             if "choices" in setting.metadata:
                 check_choice(key, value, setting.metadata["choices"])
-            if "bounds" in setting.metadata and not (value is None and setting.default is None):
+            if "bounds" in setting.metadata and value is not None:
                 lowest, highest = setting.metadata["bounds"]
                 # The comparison is false for NaN too.
                 if not lowest <= value <= highest:

@@ -130,7 +130,7 @@ def test_splits_from_train_do_not_depend_on_its_order() -> None:
     assert sorted(199 - i for i in reverse["test"]) == splits["test"]
 
 
-def test_pairs_too_long_or_unequal_in_pieces_are_dropped(
+def test_pairs_too_long_or_unequal_are_dropped(
     prepare: Callable, write: Callable, pairs: list, report: Callable
 ) -> None:
     path = write("a.tsv", [*pairs, ("我喜欢书。" * 30, "I like the book. " * 30), ("书", "the book " * 15)])

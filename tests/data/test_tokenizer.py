@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.config import TokenizerConfig
 from dragoman.data.text import clean_text
-from dragoman.data.tokenizer import KINDS, Tokenizer, check_config
+from dragoman.data.tokenizer import KINDS, Tokenizer, check_config, suitable_size
 from dragoman.errors import UserError
 from dragoman.special import BOS, EOS, PAD, UNK
 
@@ -102,6 +102,14 @@ def test_training_twice_gives_the_same_model(tmp_path: Path) -> None:
 def test_a_vocabulary_shrinks_to_the_corpus(tmp_path: Path) -> None:
     config = TokenizerConfig(vocab_size=8000)
     assert 256 < len(Tokenizer.train(SENTENCES, config, tmp_path / "a.model", ["zh", "en"])) < 8000
+
+
+def test_the_suitable_size_grows_with_the_corpus() -> None:
+    config = TokenizerConfig(character_coverage=1.0)
+    assert suitable_size(["ab", "ba", "一", "二"], 2, config) == 260 + 4 + 14
+    assert suitable_size(["ab", "ba"] * 5000, 1, config) == 260 + 2 + 1000
+    rare = suitable_size(["ab" * 10_000, "c"], 1, TokenizerConfig(character_coverage=0.99))
+    assert rare == 260 + 2 + 14
 
 
 def test_unspaced_languages_have_no_leading_space(tmp_path: Path) -> None:

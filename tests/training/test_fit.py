@@ -31,7 +31,7 @@ def test_a_finished_run_leaves_its_files(straight, metrics_of):
 def test_the_bundle_is_the_best_model(straight, metrics_of):
     trained = bundle.load(straight / "bundle")
     assert trained.meta["validation"] == metrics_of(straight)["best"]
-    assert trained.meta["data"]["train_pairs"] == 131
+    assert trained.meta["data"]["train_pairs"] == 156
     snapshot = load_file(straight / "snapshots" / f"step-{metrics_of(straight)['best']['step']:09d}.safetensors")
     for name, tensor in trained.model.named_parameters():
         assert torch.equal(tensor, snapshot[name])
@@ -135,6 +135,17 @@ def test_max_time_ends_the_run_and_more_time_resumes(runs, metrics_of):
     second = metrics_of(runs.fit("run", trainer=small | more))
     assert (second["finished"], second["step"]) == ("max_steps", first["step"] + 2)
     assert second["seconds"] > first["seconds"] >= 1
+
+
+def test_without_max_steps_the_schedule_ends_with_the_time(runs, metrics_of, capsys):
+    settings = {"training": {"schedule": "cosine", "average_last": 0}}
+    settings["trainer"] = {"max_steps": None, "max_time": "00:00:00:01", "loggers": [], "validation_pairs": 2}
+    metrics = metrics_of(runs.fit("run", **settings))
+    assert f"{metrics['step']:,} steps will fit" in capsys.readouterr().err
+    assert metrics["finished"] == "max_time"
+    assert metrics["train"]["lr"] < 1e-4  # the peak is 3e-3
+    runs.fit("run", **settings)
+    assert "is finished" in capsys.readouterr().out
 
 
 def test_both_directions_have_their_own_columns(runs, metrics_of):

@@ -14,6 +14,7 @@ def run_steps(callback, monkeypatch, *, terminal):
     callback.console.force_terminal = callback.console._force_terminal = terminal
     module = SimpleNamespace(measured={"loss": 2.5, "nll": 2.0, "lr": 1e-3, "gradient_norm": 1.0, "tokens": 100.0})
     trainer = SimpleNamespace(is_global_zero=True, global_step=0, world_size=1, accumulate_grad_batches=1, loggers=[])
+    trainer.fit_loop = SimpleNamespace(epoch_loop=SimpleNamespace())
     batch = SimpleNamespace(n_tokens=100, padding_share=0.1)
     callback.on_train_start(trainer, module)
     for i in range(2):
@@ -40,9 +41,9 @@ def test_a_long_line_is_not_wrapped(capsys):
 
 def test_seconds_go_on_after_a_resume():
     first, second = ProgressCallback(TrainerConfig(max_time="00:00:01:00")), ProgressCallback(TrainerConfig())
-    first.load_state_dict({"seconds": 59.0})
+    first.load_state_dict({"seconds": 59.0, "pace": 0.0})
     assert not first.is_late
-    first.load_state_dict({"seconds": 60.0})
+    first.load_state_dict({"seconds": 60.0, "pace": 0.0})
     assert first.is_late
     second.load_state_dict(first.state_dict())
     assert second.seconds >= 60.0

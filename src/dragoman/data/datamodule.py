@@ -70,7 +70,7 @@ class BatchDataset(Dataset[Batch]):
 
 
 class TranslationData(LightningDataModule):
-    """The corpora of `config` as batches; read, cleaned and encoded at once, or taken from the cache.
+    """The corpora of `config` as batches, prepared at once or taken from the cache.
 
     `run_dir` receives the cleaning report and the record of the corpora. `consumed` counts the batches this rank has
     trained on. The training module increases it after each batch, so prefetched batches are fetched again on resume.

@@ -11,7 +11,6 @@ from dragoman.search.hypothesis import Hypothesis, Sentence, normalised
 from dragoman.search.warp import log_probabilities, warped
 from dragoman.special import EOS
 
-
 LEAVE_TOGETHER = 1 / 8  # of the batch
 
 

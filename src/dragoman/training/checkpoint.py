@@ -131,7 +131,7 @@ class CheckpointCallback(Callback):
         trainer.should_stop = self.validation.is_exhausted or self.progress.is_late
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        last = trainer.global_step >= trainer.max_steps
+        last = trainer.global_step >= self.progress.n_steps
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return  # gradients are half accumulated
         if trainer.world_size > 1 and trainer.global_step % LOOK_EVERY and not last:

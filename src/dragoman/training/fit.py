@@ -88,9 +88,9 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         results.try_average(trainer)
     if trainer.is_global_zero and validation.best is not None:
         _finish(trainer, results)
-        reason = "max_steps" if trainer.global_step >= trainer.max_steps else "max_time"
+        reason = "max_steps" if trainer.global_step == config.trainer.max_steps else "max_time"
         reason = "early stopping" if validation.is_exhausted else reason
-        results.write(step=trainer.global_step, seconds=seconds, finished=reason)
+        results.write(step=trainer.global_step, seconds=seconds, finished=reason, limit=config.trainer.max_seconds)
 
 
 def _finish(trainer: Trainer, results: Results) -> None:
@@ -150,7 +150,7 @@ def make_module(config: Config, data: TranslationData, progress: ProgressCallbac
     """Build the model as a new run starts with it."""
     sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
     c, model = config.trainer, Transformer(config.model, **sizes)
-    module = TranslationModule(model, config.training, max_steps=c.max_steps, compile=c.compile)
+    module = TranslationModule(model, config.training, max_steps=progress.n_steps, compile=c.compile)
     module.say = progress.say
     return module
 
@@ -169,7 +169,7 @@ def make_trainer(config: Config, run_dir: Path, callbacks: list[Callback], step:
         strategy=c.strategy,
         precision=LIGHTNING_PRECISION[c.precision],  # type: ignore[arg-type]
         max_epochs=-1,  # the data is one endless epoch to Lightning
-        max_steps=c.max_steps,
+        max_steps=c.max_steps or -1,
         accumulate_grad_batches=config.training.accumulate,
         val_check_interval=c.validate_every * config.training.accumulate,
         check_val_every_n_epoch=None,

@@ -30,7 +30,7 @@ READ_EVERY = 16
 class TranslationModule(LightningModule):
     """A Transformer, its loss and optimizer; `averaged` holds averaged weights."""
 
-    def __init__(self, model: Transformer, config: TrainingConfig, *, max_steps: int, compile: bool = False) -> None:
+    def __init__(self, model: Transformer, config: TrainingConfig, *, max_steps: float, compile: bool = False) -> None:
         super().__init__()
         self.model = model
         self.averaged = copy.deepcopy(model).requires_grad_(False) if config.ema else None

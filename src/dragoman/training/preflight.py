@@ -77,10 +77,11 @@ def preflight(config: Config) -> None:
 
 def forecast(trainer: TrainerConfig, step_seconds: float, validation_seconds: float) -> str:
     """Say how long a run of this pace takes, or how far it comes in trainer.max_time."""
+    fitting = (trainer.max_seconds or 0) / (step_seconds + validation_seconds / trainer.validate_every)
+    limit = f"trainer.max_time={trainer.max_time} ends the run after about {fitting:,.0f} steps"
+    if trainer.max_steps is None:
+        return limit
     n_validations = math.ceil(trainer.max_steps / trainer.validate_every)
     total = trainer.max_steps * step_seconds + n_validations * validation_seconds
     line = f"{trainer.max_steps:,} steps and {n_validations:,} validations: about {total / 60:,.1f} minutes"
-    if trainer.max_seconds is None or total <= trainer.max_seconds:
-        return line
-    n_steps = trainer.max_seconds / (step_seconds + validation_seconds / trainer.validate_every)
-    return f"{line}; trainer.max_time={trainer.max_time} ends the run after about {n_steps:,.0f} steps"
+    return line if trainer.max_seconds is None or total <= trainer.max_seconds else f"{line}; {limit}"

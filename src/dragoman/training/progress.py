@@ -62,6 +62,7 @@ class ProgressCallback(Callback):
     def __init__(self, config: TrainerConfig) -> None:
         self.config = config
         self.seconds_before = 0.0  # of training, in earlier starts of the run
+        self.pace = 0.0  # seconds a step up to the first validation, if it plans the number of steps
         self.started = time.monotonic()
         self.console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
         columns = TaskProgressColumn(), BarColumn(20), TextColumn("{task.description}", markup=False)
@@ -70,10 +71,10 @@ class ProgressCallback(Callback):
         self.rate = 0.0  # target tokens a second in the last window
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds}
+        return {"seconds": self.seconds, "pace": self.pace}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.seconds_before = state_dict["seconds"]
+        self.seconds_before, self.pace = state_dict["seconds"], state_dict["pace"]
 
     @property
     def seconds(self) -> float:
@@ -82,8 +83,15 @@ class ProgressCallback(Callback):
 
     @property
     def is_late(self) -> bool:
-        """Whether trainer.max_time is used up."""
-        return self.config.max_seconds is not None and self.seconds >= self.config.max_seconds
+        """Whether trainer.max_time is used up; a planned run ends with its schedule."""
+        return not self.pace and self.config.max_seconds is not None and self.seconds >= self.config.max_seconds
+
+    @property
+    def n_steps(self) -> float:
+        """Steps of the run: trainer.max_steps, or those of the plan, infinite before it."""
+        if self.config.max_steps is not None:
+            return self.config.max_steps
+        return max(1, round((self.config.max_seconds or 0) / self.pace)) if self.pace else math.inf
 
     def say(self, message: str) -> None:
         """Print a line above the bar, and write it to train.log."""
@@ -93,12 +101,26 @@ class ProgressCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.started = self.shown = time.monotonic()
         self.first_step = trainer.global_step
+        self._end_at(trainer, pl_module)
         self._begin_window()
         if trainer.is_global_zero and self.console.is_terminal:
             self.bar.start()
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        if math.isinf(self.n_steps) and trainer.state.fn == "fit":
+            self.pace = trainer.strategy.broadcast(self.seconds / trainer.global_step)
+            self._end_at(trainer, pl_module)
+            if trainer.is_global_zero:
+                self.say(
+                    f"{self.n_steps:,} steps will fit into {self.config.max_time}; the learning rate ends with them"
+                )
         self._begin_window()
+
+    def _end_at(self, trainer: Trainer, module: Any) -> None:
+        """Give the number of steps to the trainer and the schedule, once it is known."""
+        module.max_steps = self.n_steps
+        if math.isfinite(self.n_steps):
+            trainer.fit_loop.epoch_loop.max_steps = int(self.n_steps)
 
     def _begin_window(self) -> None:
         """Restart the counts, at each logged step and after a validation."""
@@ -133,14 +155,14 @@ class ProgressCallback(Callback):
         return self.tokens / max(1e-9, time.monotonic() - self.since)
 
     def _show_progress(self, step: int, loss: float) -> None:
-        n_steps, limit = self.config.max_steps, self.config.max_seconds
+        n_steps, limit = self.n_steps, self.config.max_seconds
         # seconds a step, validations included
         pace = (time.monotonic() - self.started) / max(1, step - self.first_step)
         left, share = (n_steps - step) * pace, step / n_steps
-        if limit is not None:
+        if limit is not None and not self.pace:
             left, share = min(left, limit - self.seconds), max(share, self.seconds / limit)
         clock = timedelta(seconds=max(0, round(left)))
-        text = f"step {step} of {n_steps}  loss {loss:.3f}  {self.rate or self._rate():,.0f} tokens/s  {clock} left"
+        text = f"step {step} of {n_steps if math.isfinite(n_steps) else '?'}  loss {loss:.3f}  {self.rate or self._rate():,.0f} tokens/s  {clock} left"
         if self.console.is_terminal:
             self.bar.update(self.task, completed=min(1.0, share), description=text, refresh=True)
         else:

@@ -78,9 +78,9 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
 def already_done(config: Config, metrics: dict[str, Any]) -> str | None:
     """Say why the run is finished, or return None when there is something left to do."""
     reason, step, limit = metrics.get("finished"), metrics.get("step", 0), config.trainer.max_seconds
-    if reason == "max_steps" and step >= config.trainer.max_steps:
+    if reason == "max_steps" and step >= (config.trainer.max_steps or 0):
         return f"all {step} steps; a larger trainer.max_steps resumes"
-    if reason == "max_time" and limit is not None and metrics["seconds"] >= limit:
+    if reason == "max_time" and limit is not None and metrics["limit"] >= limit:
         return f"{metrics['seconds'] / 60:.0f} minutes, step {step}; a longer trainer.max_time resumes"
     if reason == "early stopping":
         return f"stopped early at step {step}: {config.training.patience} validations without a better one"
