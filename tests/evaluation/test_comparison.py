@@ -1,0 +1,94 @@
+"""Comparison of systems: who is better, and that different test sets are refused."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import UserError
+from dragoman.evaluation import comparison
+from dragoman.evaluation.comparison import Outputs, compare, of_evaluation, of_file
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+import compare as script  # noqa: E402
+
+WORDS = "one two three four five six seven eight nine ten eleven twelve".split()
+REFERENCES = [[" ".join(WORDS[(i + k) % 12] for k in range(4 + i % 5)) + "."] for i in range(60)]
+SOURCES = [f"第{i}句。" + "很" * (i % 7) for i in range(60)]
+
+
+def outputs(name: str, hypotheses: list[str]) -> Outputs:
+    return Outputs(name=name, tgt="en", sources=SOURCES, references=REFERENCES, hypotheses=hypotheses)
+
+
+RIGHT = [references[0] for references in REFERENCES]
+WRONG = [text.replace("two", "too").replace("five", "fife") for text in RIGHT]
+
+
+@pytest.fixture(autouse=True)
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "N_SAMPLES", {"bs": 100, "ar": 100})
+
+
+def test_the_better_system_is_named() -> None:
+    result = compare([outputs("a", WRONG), outputs("b", RIGHT)])
+    assert result["verdicts"][0].startswith("2 b is better than 1 a at p < 0.05: BLEU +")
+    assert result["won"]["2 b"]["lost"] == []
+    source, reference, first, other = result["won"]["2 b"]["won"][0]
+    assert (source in SOURCES, other) == (True, reference)
+    assert first != reference
+    reverse = compare([outputs("b", RIGHT), outputs("a", WRONG)])
+    assert reverse["verdicts"][0].startswith("2 a is worse than 1 b")
+
+
+def test_equal_systems_are_not_distinguishable() -> None:
+    result = compare([outputs("a", WRONG), outputs("b", WRONG)])
+    assert result["verdicts"] == ["2 b is not distinguishable from 1 a at p < 0.05."]
+    assert result["won"]["2 b"] == {"won": [], "lost": []}
+
+
+def test_groups_hold_every_sentence_once() -> None:
+    result = compare([outputs("a", WRONG), outputs("b", RIGHT)])
+    for groups in result["groups"].values():
+        assert sum(row["sentences"] for row in groups.values()) == 60
+        assert all(row["2 b"] == 100 for row in groups.values())
+
+
+def test_other_test_sets_are_refused() -> None:
+    other = outputs("b", RIGHT)
+    other.references = [["another"]] * 60
+    with pytest.raises(UserError, match="b: another test set than that of a"):
+        compare([outputs("a", RIGHT), other])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Callable[[str, list[str]], Path]:
+    def write(name: str, lines: list[str]) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+    return write
+
+
+def test_files_are_compared_line_by_line(files: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(files("a.txt", WRONG)), str(files("b.txt", RIGHT))]
+    common = ["--src", str(files("src", SOURCES)), "--ref", str(files("ref", RIGHT))]
+    assert script.main([*paths, *common]) == 0
+    assert "2 b.txt is better than 1 a.txt" in capsys.readouterr().out
+    with pytest.raises(UserError, match="different lengths"):
+        of_file(files("short.txt", RIGHT[:3]), files("src", SOURCES), [files("ref", RIGHT)], "en")
+    assert script.main(paths[:1]) == 2
+    assert script.main([*paths, "--src", common[1]]) == 2
+
+
+def test_an_evaluation_is_found_in_its_run(files: Callable, tmp_path: Path) -> None:
+    for name, lines in {"source": SOURCES, "reference.0": RIGHT, "hypotheses": WRONG}.items():
+        files(f"run/evaluation/test/{name}.txt", lines)
+    files("run/evaluation/test/scores.json", [json.dumps({"model": "m", "direction": "zh_en"})])
+    assert of_evaluation(tmp_path / "run") == outputs("m", WRONG)
+    with pytest.raises(UserError, match="not an evaluation"):
+        of_evaluation(tmp_path)
