@@ -16,6 +16,7 @@ import json
 import re
 import sys
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 from phrasebook_checks import bare, elsewhere, near_copies, similar_pairs, uncovered
@@ -28,9 +29,7 @@ SEED = 1
 COMPOSED = 27_000
 # Pairs held out per corpus.
 SIZES = {"written": {"validation": 500, "test": 500}, "composed": {"validation": 200, "test": 500}}
-# Larger groups of similar pairs stay in train: a score over 200 pairs should not hang on one sentence.
-LARGEST_GROUP = 4
-# Sentences that the READMEs and the study notes show; they and their rephrasings stay in train.
+# Sentences that the READMEs and the study notes show; they stay in train.
 SHOWN = (
     *("好久不见", "你好", "大家好", "早上好", "晚安", "再见", "谢谢", "对不起", "很高兴认识你"),
     *("我爱你", "我喜欢你", "你打我", "我打你", "为什么"),
@@ -49,17 +48,6 @@ def compose_all(written: list[Pair], seed: int) -> list[Pair]:
                 seen.add(bare(pair.zh))
                 pairs.append(pair)
     return pairs
-
-
-def groups(pairs: list[Pair]) -> list[list[Pair]]:
-    """Connected components of similarity: rephrasings of one sentence stand in one group."""
-    group = [[i] for i in range(len(pairs))]
-    for i, j in similar_pairs(pairs, pairs):
-        if group[i] is not group[j]:
-            group[i] += group[j]
-            for k in group[j]:
-                group[k] = group[i]
-    return [[pairs[i] for i in members] for first, members in enumerate(group) if members[0] == first]
 
 
 # -- splits
@@ -91,14 +79,13 @@ def lot(seed: int, text: str) -> str:
 
 
 def split_written(pairs: list[Pair], sizes: dict[str, int], seed: int) -> Splits:
-    """Hold out whole groups of similar pairs."""
-    rows: Splits = {name: [] for name in SPLITS}
-    for group in sorted(groups(pairs), key=lambda group: lot(seed, min(group).zh)):
-        shown = any(bare(pair.zh) in SHOWN for pair in group)
-        fitting = (name for name in ("test", "validation") if len(rows[name]) + len(group) <= sizes[name])
-        held = "train" if shown or len(group) > LARGEST_GROUP else next(fitting, "train")
-        rows[held] += group
-    return rows
+    """Hold out pairs that are similar to no other pair, on neither side."""
+    drawn = sorted(pairs, key=lambda pair: lot(seed, pair.zh))[: 3 * sum(sizes.values())]
+    similar = {i for i, j in similar_pairs(drawn, pairs) if drawn[i] != pairs[j]}
+    alone = iter([pair for i, pair in enumerate(drawn) if i not in similar and bare(pair.zh) not in SHOWN])
+    rows = {name: list(islice(alone, size)) for name, size in sizes.items()}
+    held_out = {pair for split in rows.values() for pair in split}
+    return {"train": [pair for pair in pairs if pair not in held_out], **rows}
 
 
 def units(pair: Pair) -> set[str]:

@@ -2,19 +2,26 @@
 
 BLEU, chrF and TER with their signatures: on the test split of the model's run; on another corpus with --corpus; on
 plain files with --src and --ref (once per reference file). The hypotheses are saved beside the scores. A model of
-both directions is measured in one at a time: --direction zh_en.
+both directions is measured in one at a time: --direction zh_en. --challenge counts the items of the challenge set
+(data/challenge) that a model translates correctly, by phenomenon.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
 
 from dragoman.bundle import locate
 from dragoman.commands import cli
 from dragoman.config import CorpusConfig
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
+from dragoman.evaluation.challenge import read_items, results
 from dragoman.evaluation.scores import evaluate
+from dragoman.files import replace_folder, shipped
 from dragoman.languages import Direction
 from dragoman.translation.translator import Translator
 
@@ -29,6 +36,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--src", metavar="FILE", help="plain lines to translate")
     parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
     parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET beside the bundle")
+    parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="a challenge set (the shipped one)")
     cli.add_translation_options(parser)
     return parser
 
@@ -43,9 +51,14 @@ def main(argv: list[str]) -> None:
     if args.n_best not in (None, 1):
         raise UserError("--n-best: only the best translation of each line is scored")
     cli.check_at_least_one(args, "batch")
+    if args.challenge is not None and (args.src or args.corpus):
+        raise UserError("--challenge is a test set of its own: give no --src and no --corpus")
     folder = locate(Path(args.model))
     task = "--sample" if args.sample else None
     translator = Translator.load(folder, args.device, engine=args.engine, task=task)
+    if args.challenge is not None:
+        challenge(args, translator, folder.parent / "evaluation")
+        return
     test_set, direction = test_set_of(args, translator, folder.parent)
     name = test_set.name + (f"-{direction}" if len(translator.bundle.directions) > 1 else "")
     output = Path(args.output) if args.output else folder.parent / "evaluation" / name
@@ -59,6 +72,27 @@ def main(argv: list[str]) -> None:
         for score in metrics.values():
             print(score)
     print(f"hypotheses, references, scores: {output}")
+
+
+def challenge(args: argparse.Namespace, translator: Translator, folder: Path) -> None:
+    """Translate the challenge set, print the items passed by phenomenon, and save the translations."""
+    direction = args.direction or str(translator.bundle.directions[0])
+    path = Path(args.challenge) if args.challenge else shipped(f"data/challenge/{direction}.tsv")
+    items = read_items(path)
+    search = cli.search_config(args, translator.bundle.search)
+    sources = [item.source for item in items]
+    translations = [result.text for result in translator.translate(sources, search, direction=direction)]
+    passed = results(items, translations)
+    table = Table("phenomenon", "passed", "items", "share", title=f"{path.stem} challenge set")
+    for name, (right, every) in passed.items():
+        table.add_row(name, str(right), str(every), f"{right / every:.0%}", end_section=name == list(passed)[-2])
+    Console().print(table)
+    output = Path(args.output) if args.output else folder / f"challenge-{direction}"
+    rows = [[*item, text, item.passes(text)] for item, text in zip(items, translations, strict=True)]
+    record = {"passed": passed, "items": rows, "model": translator.bundle.meta.get("name")}
+    content = json.dumps(record, ensure_ascii=False, indent=2)
+    replace_folder(output, lambda new: (new / "challenge.json").write_text(content, encoding="utf-8"))
+    print(f"translations: {output}")
 
 
 def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> tuple[testsets.TestSet, Direction]:

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import build_phrasebook as build  # noqa: E402
+import phrasebook_checks as checks  # noqa: E402
 import phrasebook_words as words  # noqa: E402
 
 HAN = re.compile(r"[\u3400-\u9fff]")
@@ -34,21 +35,20 @@ def corpora() -> Corpora:
 
 
 @pytest.fixture(scope="module")
-def written() -> build.Splits:
-    pairs = build.read_written(build.HOME / "handwritten")
-    return build.split_written(pairs, build.SIZES["written"], build.SEED)
+def written() -> list[build.Pair]:
+    return build.read_written(build.HOME / "sentences")
 
 
 def pairs_of(corpora: Corpora, *splits: str) -> list[build.Pair]:
     return [pair for corpus in corpora.values() for name in splits for pair in corpus[name]]
 
 
-def test_written_files_are_what_the_script_builds(written: build.Splits) -> None:
-    assert build.stale({"written": written}, build.HOME) == []
+def test_written_files_hold_every_sentence(written: list[build.Pair], corpora: Corpora) -> None:
+    assert sorted(written) == sorted(pair for pairs in corpora["written"].values() for pair in pairs)
 
 
 @pytest.mark.slow
-def test_composed_files_are_built_of_known_parts() -> None:
+def test_files_are_what_the_script_builds_of_known_parts() -> None:
     corpora = build.build()
     assert build.stale(corpora, build.HOME) == []
     train, validation, test = (corpora["composed"][name] for name in build.SPLITS)
@@ -57,11 +57,12 @@ def test_composed_files_are_built_of_known_parts() -> None:
     assert [unit for pair in validation + test for unit in build.units(pair) if seen[unit] < 3] == []
 
 
-def test_missing_and_changed_files_are_stale(written: build.Splits, tmp_path: Path) -> None:
-    build.write({"written": written}, tmp_path)
+def test_missing_and_changed_files_are_stale(corpora: Corpora, tmp_path: Path) -> None:
+    written = {"written": corpora["written"]}
+    build.write(written, tmp_path)
     folder = tmp_path / "written"
     (folder / "test.jsonl.gz").replace(folder / "validation.jsonl.gz")
-    assert build.stale({"written": written}, tmp_path) == ["written/validation.jsonl.gz", "written/test.jsonl.gz"]
+    assert build.stale(written, tmp_path) == ["written/validation.jsonl.gz", "written/test.jsonl.gz"]
 
 
 def test_held_out_sizes_are_exact_and_the_card_is_true(corpora: Corpora) -> None:
@@ -81,9 +82,29 @@ def test_no_sentence_is_in_two_splits(corpora: Corpora) -> None:
 
 def test_no_rephrasing_of_a_held_out_pair_is_in_train(corpora: Corpora) -> None:
     train, validation, test = corpora["written"].values()
-    train = train + corpora["composed"]["train"][::8]
+    train = train[::8] + corpora["composed"]["train"][::8]
     assert list(build.similar_pairs(train, validation + test)) == []
     assert list(build.similar_pairs(validation, test)) == []
+
+
+def test_near_copies_rare_words_and_test_sentences_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [
+        build.Pair("爸爸每个周末都在修自行车。", "Dad fixes the bicycle every weekend."),
+        build.Pair("爸爸每个周末都修自行车。", "Dad fixes the bicycles every weekend."),
+        build.Pair("你好！", "Hello!"),
+        build.Pair("你好啊！", "Hello!"),
+    ]
+    (found,) = checks.near_copies(pairs)
+    assert "爸爸每个周末都在修自行车。" in found
+    assert checks.uncovered(["爸爸", "你好", "好"], pairs + pairs[2:]) == ["爸爸"]
+    for name in checks.ELSEWHERE:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.tsv").write_text("zh\ten\n" + "\t".join(pairs[0]) + "\n")
+    (tmp_path / "tatoeba" / "test.tsv").write_text("zh\ten\n别的句子。\tdad fixes the bicycles every weekend\n")
+    monkeypatch.setenv("DRAGOMAN_DATA", str(tmp_path))
+    faults, notes = checks.elsewhere(pairs)
+    assert faults == ["stands in tatoeba/test: dad fixes the bicycles every weekend"]
+    assert len(notes) == 3
 
 
 def test_similarity_ignores_particles_and_small_changes() -> None:
@@ -94,7 +115,7 @@ def test_similarity_ignores_particles_and_small_changes() -> None:
         build.Pair("爸爸在院子里修自行车。", "Dad is fixing a bike in the yard."),
         build.Pair("明天见。", "See you tomorrow."),
     ]
-    assert sorted(map(len, build.groups(pairs))) == [1, 2, 2]
+    assert sorted(set(build.similar_pairs(pairs, pairs))) == [(1, 0), (3, 2)]
 
 
 def test_sentences_of_the_readmes_stay_in_train(corpora: Corpora) -> None:

@@ -32,7 +32,7 @@ class TokenizerConfig(Section):
 class CorpusConfig(Section):
     """One entry of `data.corpora`.
 
-    Either `path`, or `src_path` and `tgt_path` for two aligned text files. `path` is a file (.tsv, .jsonl, .parquet,
+    Either `path`, or `src_path` and `tgt_path` for two aligned text files. `path` is a file (.tsv, .jsonl, .parquet, .tmx,
     also .gz), a folder laid out like a hub dataset, a hub dataset (`owner/name`), or `copy`, the generated copy task.
     """
 

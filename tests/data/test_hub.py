@@ -20,12 +20,12 @@ Write = Callable[..., str]
 def splits(write: Write, tmp_path: Path) -> Callable[..., dict[str, list[str]]]:
     """Write files of one row that holds their name, and perhaps a README.md; return the rows of each split."""
 
-    def splits(*names: str, readme: str = "", name: str | None = None) -> dict[str, list[str]]:
+    def splits(*names: str, readme: str = "") -> dict[str, list[str]]:
         for file in names:
             write(f"corpus/{file}", [{"zh": file, "en": "you"}])
         if readme:
             write("corpus/README.md", ["---", readme, "---", "# A corpus"])
-        corpus = find(CorpusConfig(path=str(tmp_path / "corpus"), name=name), "zh", "en")
+        corpus = find(CorpusConfig(path=str(tmp_path / "corpus")), "zh", "en")
         return {split: sorted(text for chunk in rows for text in chunk.src) for split, rows in corpus.open().items()}
 
     return splits
@@ -54,47 +54,9 @@ def test_hidden_and_foreign_files_are_not_read(splits: Callable, write: Write) -
     assert splits("train.jsonl", "test.jsonl") == {"train": ["train.jsonl"], "test": ["test.jsonl"]}
 
 
-CONFIGS = """
-configs:
-- config_name: en-zh
-  data_files:
-  - {split: train, path: ["a/*.jsonl"]}
-  - {split: dev, path: b.jsonl}
-- config_name: all
-  default: true
-  data_files: "**/*.jsonl"
-"""
-
-
-def test_configs_of_the_readme_decide(splits: Callable) -> None:
-    files = ["a/test.jsonl", "b.jsonl", "c.jsonl"]
-    assert splits(*files, readme=CONFIGS) == {"train": files}
-    named = splits(readme=CONFIGS, name="en-zh")
-    assert named == {"train": ["a/test.jsonl"], "validation": ["b.jsonl"]}
-    with pytest.raises(UserError, match="name of the corpus=x: choose one of en-zh, all"):
-        splits(readme=CONFIGS, name="x")
-
-
-def test_a_bad_readme_fails(splits: Callable, write: Write) -> None:
-    write("outside.jsonl", [PAIR])
-    write("corpus/script.py", ["raise SystemExit"])
-    for data_files, message in {
-        "../outside.jsonl": "'../outside.jsonl' is not a file of this folder",
-        "/etc/passwd": "'/etc/passwd' is not a file of this folder",
-        "https://example.org/a.jsonl": "'https://example.org/a.jsonl' is not a file of this folder",
-        "gone.jsonl": "Unable to find .*gone.jsonl",
-        "script.py": "'script.py' is not a corpus file",
-        "{}": "its head is no dataset card",
-    }.items():
-        with pytest.raises(UserError, match=rf"README\.md: {message}"):
-            splits("train.jsonl", readme=f"configs: [{{config_name: default, data_files: {data_files}}}]")
-    with pytest.raises(UserError, match=r"README\.md: its head is no dataset card"):
-        splits("train.jsonl", readme="a: [")
-
-
-def test_an_unknown_name_fails(splits: Callable) -> None:
-    with pytest.raises(UserError, match="name of the corpus=x: choose one of"):
-        splits("train.jsonl", name="x")
+def test_a_readme_is_not_followed(splits: Callable) -> None:
+    readme = "configs: [{config_name: default, data_files: https://example.org/a.jsonl}]"
+    assert splits("train.jsonl", readme=readme) == {"train": ["train.jsonl"]}
 
 
 def test_an_empty_folder_fails(tmp_path: Path) -> None:

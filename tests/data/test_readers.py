@@ -59,6 +59,21 @@ def test_a_parquet_file(tmp_path: Path, nested: bool) -> None:
     assert rows == [Rows(SRC, [TGT[0], ""], [["Hello."], []])]
 
 
+TMX = """<?xml version="1.0"?><tmx version="1.4"><header/><body>
+<tu><tuv xml:lang="zh-CN"><seg>你<ph>好</ph>。</seg></tuv><tuv xml:lang="EN-us"><seg>Hello.</seg></tuv></tu>
+<tu><tuv xml:lang="de"><seg>Ja</seg></tuv><tuv xml:lang="zh"><seg>是</seg></tuv></tu>
+</body></tmx>"""
+
+
+def test_a_translation_memory(write: Write) -> None:
+    assert read(path=write("a.tmx.gz", TMX.encode()))["train"] == [Rows(["你好。"], ["Hello."])]
+    with pytest.raises(UserError, match=r"no column 'fr'.*\(found de, en, zh\)"):
+        read(path=write("a.tmx", TMX.encode()), tgt="fr")
+    for damaged in (TMX[:-9], TMX.replace("seg>", "s>")):
+        with pytest.raises(UserError, match=r"b\.tmx: not a translation memory, or damaged"):
+            read(path=write("b.tmx", damaged.encode()))
+
+
 def test_local_files_need_no_network(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise AssertionError("network")

@@ -12,9 +12,9 @@ from dragoman.evaluation import comparison
 from dragoman.evaluation.comparison import Outputs, compare, of_evaluation, of_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-import compare as script  # noqa: E402
+import compare as script
 
-WORDS = "one two three four five six seven eight nine ten eleven twelve".split()
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 REFERENCES = [[" ".join(WORDS[(i + k) % 12] for k in range(4 + i % 5)) + "."] for i in range(60)]
 SOURCES = [f"第{i}句。" + "很" * (i % 7) for i in range(60)]
 

@@ -10,14 +10,11 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import yaml
+from typing import TYPE_CHECKING, TypeVar
 
 from dragoman.data.text import ALIASES, SPLITS
-from dragoman.errors import UserError, choose
+from dragoman.errors import UserError
 
 if TYPE_CHECKING:
     import datasets
@@ -85,49 +82,21 @@ def _standard_splits(where: object, splits: Mapping[str, T]) -> dict[str, T]:
     return {split: named[split] for split in SPLITS if split in named}
 
 
-def folder_splits(folder: Path, name: str | None, readable: Callable[[Path], bool]) -> dict[str, list[Path]]:
+def folder_splits(folder: Path, readable: Callable[[Path], bool]) -> dict[str, list[Path]]:
     """Return the `readable` files of each split of a folder, by rules of `datasets`.
 
-    The splits follow config `name` of README.md, else the names of folders, else those of files. If no name contains
-    a split, all files are training data.
+    The splits follow the names of folders, else those of files. If no name contains a split, all files are training
+    data. A README.md is not followed.
     """
-    from datasets.data_files import DataFilesDict, get_data_patterns, sanitize_patterns
+    from datasets.data_files import DataFilesDict, get_data_patterns
 
-    config = _config(folder / "README.md", name)
-    where = folder / "README.md" if config else folder
-    data_dir, data_files = config.get("data_dir", ""), config.get("data_files")
-    base = str(folder / data_dir)
     try:
-        patterns = sanitize_patterns(data_files) if data_files else get_data_patterns(base)
-        for pattern in [data_dir, *chain.from_iterable(patterns.values())]:
-            # URLs and archives contain a colon.
-            if pattern.startswith("/") or ":" in pattern or ".." in Path(pattern).parts:
-                raise ValueError(f"'{pattern}' is not a file of this folder")
-        resolved = DataFilesDict.from_patterns(patterns, base)
-    except (FileNotFoundError, ValueError) as error:
-        raise UserError(f"{where}: {error}") from error
-    splits: dict[str, list[Path]] = {}
-    for split, paths in resolved.items():
-        for path in map(Path, dict.fromkeys(paths)):
-            if readable(path):
-                splits.setdefault(split, []).append(path)
-            elif data_files:
-                raise UserError(f"{where}: '{path.name}' is not a corpus file. Convert or remove it")
-    if not splits:
-        raise UserError(f"{where}: no corpus file. Add .tsv, .jsonl or .parquet files")
-    return _standard_splits(where, splits)
-
-
-def _config(readme: Path, name: str | None) -> dict[str, Any]:
-    """Return the config `name` of a README.md, or its default; empty without configs."""
-    from datasets.utils.metadata import MetadataConfigs
-    from huggingface_hub import DatasetCard
-
-    configs = MetadataConfigs()
-    if readme.is_file():
-        try:
-            configs = MetadataConfigs.from_dataset_card_data(DatasetCard.load(readme).data)
-            name = name or configs.get_default_config_name()
-        except (ValueError, yaml.YAMLError) as error:
-            raise UserError(f"{readme}: its head is no dataset card with configs ({error})") from error
-    return choose("name of the corpus", name or "default", configs) if name or configs else {}
+        resolved = DataFilesDict.from_patterns(get_data_patterns(str(folder)), str(folder))
+    except FileNotFoundError as error:
+        raise UserError(f"{folder}: {error}") from error
+    splits = {
+        split: [path for path in map(Path, dict.fromkeys(paths)) if readable(path)] for split, paths in resolved.items()
+    }
+    if not any(splits.values()):
+        raise UserError(f"{folder}: no corpus file. Add .tsv, .jsonl or .parquet files")
+    return _standard_splits(folder, {split: paths for split, paths in splits.items() if paths})

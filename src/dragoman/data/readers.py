@@ -5,6 +5,7 @@ and one entry; plain files, gzip files and folders then work.
 """
 
 import glob
+import gzip
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import pyarrow as pa
 
@@ -26,6 +28,7 @@ from dragoman.data.lines import check_aligned, lines
 from dragoman.data.text import MAX_CHARS
 from dragoman.errors import UserError, suggest
 from dragoman.files import shipped
+from dragoman.languages import primary
 
 # Rows per chunk.
 CHUNK = 10_000
@@ -140,6 +143,33 @@ def arrow_rows(table: pa.Table, columns: Columns) -> Rows:
     return Rows(src, tgt, [list(filter(None, listed or [])) for listed in references])
 
 
+def read_tmx(path: Path, columns: Columns) -> Iterator[Rows]:
+    """Read a translation memory (TMX 1.4); the columns are language codes, en-US counts as en."""
+
+    def units() -> Iterator[tuple[str, str]]:
+        found: set[str] = set()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for _, element in ElementTree.iterparse(file):
+                if element.tag != "tu":
+                    continue
+                texts = {}
+                for variant in element.iter("tuv"):
+                    code = variant.get("{http://www.w3.org/XML/1998/namespace}lang") or variant.get("lang") or ""
+                    texts.setdefault(primary(code), "".join(variant.find("seg").itertext()))  # type: ignore[union-attr]
+                found |= texts.keys()
+                if {src, tgt} <= texts.keys():
+                    yield texts[src], texts[tgt]
+                element.clear()
+        if not {src, tgt} <= found:
+            raise columns.missing(sorted(found))
+
+    src, tgt = primary(columns.src), primary(columns.tgt)
+    try:
+        yield from _chunks(units())
+    except (ElementTree.ParseError, AttributeError, OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: not a translation memory, or damaged ({error})") from error
+
+
 def _copies() -> Iterator[tuple[str, str]]:
     """Yield the copy task: 3 to 15 random letters, the same in every run."""
     rng = random.Random("copy")
@@ -149,7 +179,7 @@ def _copies() -> Iterator[tuple[str, str]]:
 
 
 Reader = Callable[[Path, Columns], Iterator[Rows]]
-READERS: dict[str, Reader] = {".tsv": read_tsv, ".jsonl": read_arrow, ".parquet": read_arrow}
+READERS: dict[str, Reader] = {".tsv": read_tsv, ".jsonl": read_arrow, ".parquet": read_arrow, ".tmx": read_tmx}
 
 
 def suffix_of(path: Path) -> str:
@@ -190,7 +220,7 @@ def find(config: CorpusConfig, src: str, tgt: str, root: str | None = None, *, c
             raise
         return _on_hub(config, columns, error)
     if local.is_dir():
-        splits = hub.folder_splits(local, config.name, lambda file: suffix_of(file) in READERS)
+        splits = hub.folder_splits(local, lambda file: suffix_of(file) in READERS)
     elif suffix_of(local) in READERS:
         splits = {split: [local]}
     else:

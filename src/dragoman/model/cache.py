@@ -34,7 +34,7 @@ class KeyValues:
             self.room = k.new_empty(2, *k.shape[:2], 0, k.size(3))
         if (missing := self.length - self.room.size(3)) > 0:
             self.room = F.pad(self.room, (0, 0, 0, missing + (_ROOM if self.grows else 0)))
-        self.room[:, :, :, start : self.length] = torch.stack((k, v))
+        self.room[0, :, :, start : self.length], self.room[1, :, :, start : self.length] = k, v
         return self.kept()
 
     def select(self, rows: Tensor) -> None:

@@ -1,0 +1,59 @@
+"""The challenge set: checks of words, and the shipped items."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import UserError
+from dragoman.evaluation.challenge import Item, read_items, results
+from dragoman.files import shipped
+
+SWIM = Item("negation", "他不会游泳。", "can't|cannot|unable & swim*|bath & !can swim", "He can't swim.")
+
+
+@pytest.mark.parametrize(
+    ("translation", "passes"),
+    [
+        ("He can’t SWIM.", True),
+        ("He cannot go swimming.", True),
+        ("He is unable to bathe.", False),
+        ("He can't.", False),
+        ("I can't say that he can swim.", False),
+        ("He can'tt swim.", False),
+    ],
+)
+def test_every_condition_must_hold(translation: str, passes: bool) -> None:
+    assert SWIM.passes(translation) is passes
+
+
+def test_results_count_by_phenomenon() -> None:
+    other = SWIM._replace(phenomenon="ba")
+    counts = results([SWIM, SWIM, other], ["He can't swim.", "He swims.", "He cannot swim."])
+    assert counts == {"ba": (1, 1), "negation": (1, 2), "all": (2, 3)}
+
+
+def test_shipped_items_are_many_and_pass_their_own_checks() -> None:
+    items = read_items(shipped("data/challenge/zh_en.tsv"))
+    assert len(items) >= 300
+    assert len({item.source for item in items}) == len(items)
+    assert min(Counter(item.phenomenon for item in items).values()) >= 10
+    # A translation that has nothing to do with the source passes hardly any.
+    assert results(items, ["It is good."] * len(items))["all"][0] < len(items) / 50
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("ba\t把门关上。\tclose", "line 1: not four columns"),
+        ("ba\t把门关上。\tclose| & door\tClose the door.", "line 1: the check has an empty alternative"),
+        ("ba\t把门关上。\topen\tClose the door.", "line 1: the given translation does not pass"),
+        ("# nothing", "no item"),
+    ],
+)
+def test_a_faulty_file_is_named(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "set.tsv"
+    path.write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_items(path)
