@@ -165,7 +165,7 @@ MISTAKES: dict[str, Callable[[dict], object]] = {
     "model.position.kind=os.system": lambda c: c["model"]["position"].update(kind="os.system"),
     "'tgt'": lambda c: c.pop("tgt"),
     # Weights of other shapes, and of another number of layers
-    "decoder.0.cross_attention.kv.bias is not as config.json says": lambda c: c["model"].update(d_model=16),
+    "decoder.0.cross_attention.kv.bias does not match config.json": lambda c: c["model"].update(d_model=16),
     "decoder.1": lambda c: c["model"].update(n_decoder_layers=2),
 }
 
@@ -225,7 +225,7 @@ def runs(bundle: Bundle, tmp_path: Path) -> Path:
 def test_the_newest_fitting_bundle_is_chosen(runs: Path, bundle: Bundle) -> None:
     assert bundles.newest(runs, lambda known: known.src == "zh") == runs / "new" / "bundle"
     assert bundles.newest(runs, lambda known: True) == runs / "back" / "bundle"
-    with pytest.raises(UserError, match=r"no model fits French: .*en_zh"):
+    with pytest.raises(UserError, match=r"no model for French \(found .*en_zh"):
         bundles.newest(runs, lambda known: known.src == "fr", "French")
     with pytest.raises(UserError, match="make train"):
         bundles.newest(runs / "nowhere", lambda known: True)

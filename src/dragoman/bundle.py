@@ -1,16 +1,16 @@
 """Bundle: a trained model on disk, a folder of plain data.
 
-Using a model reads nothing else.
+Translation and export read only this folder of a run.
 
-    model.safetensors   every parameter once (tied matrices are one), float32 or float16
+    model.safetensors   all parameters in float32 or float16, a tied matrix once
     config.json         format_version, languages, directions, sizes, model and search settings, provenance
     src.model tgt.model the sentencepiece files; joint.model when both sides share one
     manifest.json       size and sha256 of each file
-    README.md           the model card, for people; editing it breaks nothing
-    ctranslate2/        perhaps an export, see translation/export.py
+    README.md           the model card, for people; it may be edited
+    ctranslate2/        the export, if there is one, see translation/export.py
 
-Loading runs no code: config.json fills typed dataclasses, weights are safetensors. torch is imported only where
-weights are read or written.
+Loading runs no code from the folder: config.json becomes typed dataclasses, and the weights are safetensors. torch is
+imported only where weights are read or written.
 """
 
 import json
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 DTYPES = ("float32", "float16")
-_OF_TOKENIZERS = ("src_vocab_size", "tgt_vocab_size", "joint")  # in config.json too, for people to read
-_PRACTICE_RUNS = ("smoke", "copy")  # prove that the program works, translate nothing
+_OF_TOKENIZERS = ("src_vocab_size", "tgt_vocab_size", "joint")  # in config.json only for people to read
+_PRACTICE_RUNS = ("smoke", "copy")  # names of runs that only test the program
 
 
 @dataclass(kw_only=True)
@@ -56,7 +56,7 @@ class Description:
 
     @property
     def max_length(self) -> int:
-        """The most pieces of a training sentence; the translator splits longer ones."""
+        """Maximum pieces of a training sentence; the translator splits longer ones."""
         return self.meta.get("max_length", 256)
 
 
@@ -70,13 +70,13 @@ class BundleInfo(Description):
 
 @dataclass(kw_only=True)
 class Bundle(BundleInfo):
-    """A model with all that its use needs."""
+    """A model with its settings and tokenizers."""
 
     model: "Transformer"
 
 
 def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
-    """Write a bundle; when complete, it replaces the one at `folder`."""
+    """Write a bundle; it replaces the old one at `folder` when it is complete."""
     import torch
 
     folder = Path(folder)
@@ -91,7 +91,7 @@ def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
 
 
 def load(folder: Path | str, device: Any = "cpu") -> Bundle:
-    """Read a bundle in float32 and eval mode. Raises UserError if it is damaged."""
+    """Load a bundle in float32 and eval mode. Raises UserError if it is damaged."""
     import torch
     from safetensors.torch import load_file
 
@@ -100,22 +100,22 @@ def load(folder: Path | str, device: Any = "cpu") -> Bundle:
     info, folder = load_info(folder), locate(Path(folder))
     verify(folder, [WEIGHTS])
     sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
-    with torch.random.fork_rng(devices=[]):  # the initial values are overwritten
+    with torch.random.fork_rng(devices=[]):  # unused initial values must not change the caller's random state
         model = Transformer(info.model_config, **sizes)
     tensors = load_file(folder / WEIGHTS)
     if others := _shapes(_stored_tensors(model)) ^ _shapes(tensors):
-        raise UserError(f"{folder / WEIGHTS}: {min(others)[0]} is not as {CONFIG} says")
-    model.load_state_dict(tensors, strict=False)  # tied parameters appear under their first name
+        raise UserError(f"{folder / WEIGHTS}: {min(others)[0]} does not match {CONFIG}. Copy the bundle again")
+    model.load_state_dict(tensors, strict=False)  # a tied parameter has only its first name in the file
     return Bundle(model=model.to(device).eval(), **vars(info))
 
 
 def load_info(folder: Path | str) -> BundleInfo:
-    """Read all of a bundle but its weights. Raises UserError like `load`."""
+    """Load a bundle without its weights. Raises UserError if it is damaged."""
     folder = locate(Path(folder))
     if not folder.is_dir():
-        raise UserError(f"{folder}: no bundle there. Runs keep theirs in runs/NAME/bundle")
+        raise UserError(f"{folder}: no bundle found. Name a run (runs/NAME) or its bundle (runs/NAME/bundle)")
     description = describe(folder)
-    # One file for both sides, or two, in this order.
+    # joint.model, or src.model before tgt.model
     names = sorted(name for name in listed(folder) if name.endswith(".model")) or ["joint.model"]
     verify(folder, (CONFIG, *names))
     tokenizers = [Tokenizer.load(folder / name) for name in names]
@@ -134,13 +134,13 @@ def describe(folder: Path) -> Description:
 
 
 def locate(folder: Path) -> Path:
-    """Return the bundle folder of a bundle or run folder."""
+    """Return the bundle folder of the run at `folder`, or `folder` itself."""
     inner = files.current(folder / "bundle")
     return inner if inner.is_dir() else files.current(folder)
 
 
 def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this input") -> Path:
-    """Return the newest bundle in `runs` of which a direction `fits`."""
+    """Return the newest bundle in `runs` that has a direction for which `fits` holds."""
     folders = [files.current(run / "bundle") for run in runs.glob("*") if run.name not in _PRACTICE_RUNS]
     configs = [folder / CONFIG for folder in folders if os.path.isfile(folder / CONFIG)]
     others = []
@@ -148,25 +148,25 @@ def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this in
         choices = describe(path.parent).directions
         if any(map(fits, choices)):
             return path.parent
-        others.append(f"{path.parent} translates {' and '.join(map(str, choices))}")
+        others.append(f"{path.parent} for {' and '.join(map(str, choices))}")
     if others:
-        raise UserError(f"no model fits {wanted}: {'; '.join(others)}. Train one, or name it with --model")
+        raise UserError(f"{runs}: no model for {wanted} (found {'; '.join(others)}). Train one, or use --model")
     commands = "`make train` in a checkout, or `dragoman-train experiment=zh_en`"
-    raise UserError(f"no trained model under {runs} yet. Train one: {commands}")
+    raise UserError(f"{runs}: no trained model yet. Train one: {commands}")
 
 
 def average(state_dicts: Iterable[Mapping[str, "Tensor"]]) -> dict[str, "Tensor"]:
-    """Return the mean of each tensor, in float32 (Vaswani et al. 2017, 6.1)."""
+    """Average checkpoints: float32 means of tensors (Vaswani et al. 2017, 6.1)."""
     sums: dict[str, Tensor] = {}
     for count, state in enumerate(state_dicts, 1):
         if sums and _shapes(state) != _shapes(sums):
-            raise UserError(f"cannot average: number {count} has other parameters or shapes than the first")
+            raise UserError(f"average: number {count} differs from the first in names or shapes. Use files of one run")
         sums = {name: sums.get(name, 0) + tensor.detach().cpu().double() for name, tensor in state.items()}
     return {name: (total / count).float() for name, total in sums.items()}
 
 
 def _stored_tensors(model: "Transformer") -> dict[str, "Tensor"]:
-    """Name -> tensor; a shared parameter once, under its first name."""
+    """Return name -> tensor; a tied parameter appears once, under its first name."""
     once = dict(model.named_parameters())
     every = dict(model.named_parameters(remove_duplicate=False))
     return once | {name: tensor for name, tensor in model.state_dict().items() if name not in every}
@@ -183,7 +183,7 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, "Tensor"]) -> None:
     src, tgt = bundle.src_tokenizer, bundle.tgt_tokenizer
     tokenizers = {"joint.model": src} if src.sha256 == tgt.sha256 else {"src.model": src, "tgt.model": tgt}
     model = asdict(bundle.model_config)
-    del model["embedding"]  # how the weights began: a path of the training machine
+    del model["embedding"]  # it names a file of word vectors on the training machine
     config = {
         "format_version": FORMAT_VERSION,
         "src": bundle.src,
@@ -200,7 +200,7 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, "Tensor"]) -> None:
     (folder / CONFIG).write_text(json.dumps(strict, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     for name, tokenizer in tokenizers.items():
         (folder / name).write_bytes(Path(tokenizer.path).read_bytes())
-    # Not `save_file`, whose errors on a full disk are not OSErrors.
+    # Not `save_file`: on a full disk it raises an error that is no OSError.
     (folder / WEIGHTS).write_bytes(serialize(tensors, metadata={"format": "pt"}))
     template = Path(__file__).with_name("bundle_card.md.j2").read_text("utf-8")
     n_parameters = sum(tensor.numel() for tensor in tensors.values())

@@ -24,6 +24,7 @@ class TokenizerConfig(Section):
     vocab_size: int | None = number(None, 300)
     vocabulary: str = one_of("joint", "separate")  # one for both languages, or one each
     character_coverage: float = number(0.9995, 0.9, 1)  # characters with a piece; others are spelt in bytes
+    models: list[str] = list_of()  # trained sentencepiece files: a joint one, or source and target
     # Subword regularisation: the p of BPE-dropout, or the alpha of unigram; 0 = off
     sampling: float = number(0.0, 0, 0.99)
 
@@ -32,8 +33,9 @@ class TokenizerConfig(Section):
 class CorpusConfig(Section):
     """One entry of `data.corpora`.
 
-    Either `path`, or `src_path` and `tgt_path` for two aligned text files. `path` is a file (.tsv, .jsonl, .parquet, .tmx,
-    also .gz), a folder laid out like a hub dataset, a hub dataset (`owner/name`), or `copy`, the generated copy task.
+    Either `path`, or `src_path` and `tgt_path` for two aligned text files. `path` is a file (.tsv, .jsonl, .parquet,
+    .tmx, also .gz), a folder laid out like a hub dataset, a hub dataset (`owner/name`), or `copy`, the generated copy
+    task.
     """
 
     prefix: ClassVar[str] = "data.corpora: "
@@ -272,6 +274,7 @@ class Config(Section):
     seed: int = number(1, 0, 2**32 - 1)
     run_dir: str = "runs/${name}"
     preflight: bool = False  # estimate time and memory instead of training
+    init_from: str | None = None  # a bundle or run whose weights and vocabulary the run starts from
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)

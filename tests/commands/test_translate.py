@@ -94,7 +94,7 @@ def test_the_input_chooses_the_newest_model(run: Run, home: Path) -> None:
     assert "runs/en_zh/bundle (en-zh)" in run(main, stdin=b"\n\nLong time no see\n").err
     assert "(zh-en)" in run(main, stdin=b"\n\n1984\n" + "一九八四".encode()).err
     assert "runs/en_zh/bundle" in run(main, "好", "--direction", "en_zh").err
-    assert "reads 'zh'" in run(main, "Hello", "--model", "runs/zh_en").err
+    assert "from 'zh'" in run(main, "Hello", "--model", "runs/zh_en").err
 
 
 BOTH_WAYS = [("好久不见", "zh_en", "en_zh"), ("Hello", "en_zh", "zh_en")]
@@ -108,7 +108,7 @@ def test_the_script_chooses_the_direction(run: Run, text: str, own: str, other: 
     assert run(main, text, "--json", "--direction", own) == by_script
     against = run(main, text, "--json", "--direction", other)
     assert against.out != by_script.out
-    assert "looks different" in against.err
+    assert "another script" in against.err
 
 
 def test_without_a_model_both_ways_to_one_are_named(run: Run, home: Path) -> None:
@@ -123,7 +123,7 @@ def test_without_a_model_both_ways_to_one_are_named(run: Run, home: Path) -> Non
     [
         ("好 --beam 2 --n-best 3", "n_best=3"),
         ("好 --model nowhere", "nowhere"),
-        ("好 --direction zh_fr", "no model fits --direction zh_fr"),
+        ("好 --direction zh_fr", "no model for --direction zh_fr"),
         ("好 --input file", "not both"),
         ("好 --output no/such/folder/out.txt", "no/such/folder"),
         ("好 --output runs --overwrite", "not a file"),

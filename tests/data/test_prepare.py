@@ -136,7 +136,7 @@ def test_a_run_resumes_with_the_corpora_it_was_begun_with(
     without = small(late, path)
     write("late.tsv", [("你好", "hello")])
     assert small(late, path).fingerprint == without.fingerprint
-    assert "begun without it" in small(late, path).notes[0]
+    assert "started without it" in small(late, path).notes[0]
     assert small(late, path, run="new").fingerprint != without.fingerprint
     (tmp_path / "late.tsv").unlink()
     with pytest.raises(UserError, match=r"no '.*late\.tsv'"):

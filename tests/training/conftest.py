@@ -44,7 +44,16 @@ class Runs:
     folder: Path
     corpus: Path
 
-    def config(self, name: str, *, model: Any = None, training: Any = None, trainer: Any = None, **data: Any) -> Config:
+    def config(
+        self,
+        name: str,
+        *,
+        model: Any = None,
+        training: Any = None,
+        trainer: Any = None,
+        init_from: str | None = None,
+        **data: Any,
+    ) -> Config:
         corpora = [settings.CorpusConfig(path=str(self.corpus / part)) for part in ("farm", "town")]
         cache = str(self.corpus / "cache")
         data = {"max_tokens": 120, "max_length": 40, "test_size": 0, "corpora": corpora, "cache": cache} | data
@@ -56,6 +65,7 @@ class Runs:
         hardware = {"accelerator": "cpu", "precision": "32"}
         return Config(
             name=name,
+            init_from=init_from,
             run_dir=str(self.folder / name),
             data=settings.DataConfig(tokenizer=tokenizer, **data),
             model=ModelConfig(**{"dropout": 0.2} | sizes | (model or {})),

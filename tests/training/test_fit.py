@@ -148,6 +148,25 @@ def test_without_max_steps_the_schedule_ends_with_the_time(runs, metrics_of, cap
     assert "is finished" in capsys.readouterr().out
 
 
+def test_a_run_starts_from_a_bundle_and_keeps_it_until_one_is_better(runs, straight, metrics_of):
+    still = {
+        "trainer": {"max_steps": 2, "validate_every": 2, "loggers": []},
+        "training": {"lr": 0.0, "average_last": 0},
+    }
+    corpora = [CorpusConfig(path=str(runs.corpus / "farm"))]
+    run = runs.fit("adapted", corpora=corpora, init_from=str(straight), **still)
+    before, after = metrics_of(run)["validations"]
+    assert (before["step"], after["step"]) == (0, 2)
+    assert after["loss"] == pytest.approx(before["loss"])
+    old, new = bundle.load(straight / "bundle"), bundle.load(run / "bundle")
+    assert old.src_tokenizer.sha256 == new.src_tokenizer.sha256
+    assert new.meta["validation"]["step"] == 0
+    assert all(torch.equal(a, b) for a, b in zip(old.model.parameters(), new.model.parameters(), strict=True))
+    runs.fit("adapted", corpora=corpora, init_from=str(straight), **still)
+    with pytest.raises(UserError, match="translates zh_en, but data has en_zh"):
+        runs.fit("other", corpora=corpora, init_from=str(straight), src="en", tgt="zh", **still)
+
+
 def test_both_directions_have_their_own_columns(runs, metrics_of):
     small = {"max_steps": 1, "loggers": [], "metrics": ["chrf"]}
     run = runs.fit("run", trainer=small, training={"monitor": "chrf_en_zh"}, directions=["zh_en", "en_zh"])

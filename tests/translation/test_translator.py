@@ -97,7 +97,7 @@ def test_progress_counts_whole_lines(translator: Translator, monkeypatch: pytest
 def test_unequal_or_endless_lines_have_no_score(translator: Translator) -> None:
     with pytest.raises(UserError, match="pairs"):
         translator.score(["a"], [])
-    with pytest.raises(UserError, match=r"'好好好.* are too many, the limit is 4096"):
+    with pytest.raises(UserError, match=r"'好好好.*: too long, the limit is 4096"):
         translator.score(["好", "好" * 5000], ["a", "a"])
     with pytest.raises(UserError, match=r"direction=zh-en: choose one of zh_en, en_zh"):
         translator.score(["好"], ["a"], direction="zh-en")

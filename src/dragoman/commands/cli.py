@@ -1,7 +1,7 @@
 """Shared parts of the command lines: options, files, progress, exit codes.
 
-Input lines end at LF and nowhere else, so their number is that of `wc -l`; bytes that are not UTF-8 become U+FFFD.
-torch is not imported here: --help and mistyped options answer at once.
+Input lines end only at LF, so `wc -l` counts the same lines. Bytes that are not UTF-8 become U+FFFD.
+torch is not imported here, so --help and errors in options appear at once.
 """
 
 import argparse
@@ -28,13 +28,13 @@ from dragoman.translation.translator import Translator
 SEARCH_OPTIONS: dict[str, tuple[type, str, str]] = {
     "beam": (int, "N", "beam search with N hypotheses; 1 is greedy"),
     "n_best": (int, "N", "N translations of each line, best first"),
-    "length_penalty": (float, "X", "scores are divided by length^X"),
-    "temperature": (float, "X", "with --sample: above 1 more random (1)"),
-    "top_k": (int, "N", "with --sample: from the N most probable pieces"),
-    "top_p": (float, "X", "with --sample: from pieces of probability X"),
+    "length_penalty": (float, "X", "divide scores by length^X"),
+    "temperature": (float, "X", "with --sample: values above 1 are more random (1)"),
+    "top_k": (int, "N", "with --sample: keep the N most probable pieces"),
+    "top_p": (float, "X", "with --sample: keep the fewest pieces of total probability X"),
     "seed": (int, "N", "with --sample: random seed (1)"),
 }
-_SAMPLE_LINES = 1_000  # lines in which the language of the input is looked for
+_SAMPLE_LINES = 1_000  # first lines, whose script decides the language of the input
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,14 +51,14 @@ class Parser(argparse.ArgumentParser):
         """Return the arguments. Raises UserError for an unknown option."""
         args, unknown = self.parse_known_args(argv)
         if unknown:
-            raise UserError(f"there is no option '{unknown[0]}'; text that begins with '-' goes after ' -- '")
+            raise UserError(f"{unknown[0]}: unknown option. Write ' -- ' before text that begins with '-'")
         return args
 
 
 def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
     """Turn `main(argv)` into a program that returns its exit code.
 
-    A UserError is printed in one line, with exit code 2; Ctrl-C gives 130; a closed pipe ends the program quietly.
+    A UserError is printed in one line, and the exit code is 2. Ctrl-C gives 130. A closed pipe is no error and gives 0.
     """
 
     @functools.wraps(main)
@@ -75,7 +75,7 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
             return 2
         except OSError as error:
             if error.filename is None:
-                # Python flushes stdout once more at the end: from here on into the null device.
+                # Python flushes stdout again at exit. The null device prevents a second error there.
                 with contextlib.suppress(OSError, ValueError):
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if isinstance(error, BrokenPipeError):
@@ -94,13 +94,13 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
 
 
 def add_translation_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of engine and search."""
-    engines = "torch, ctranslate2, or auto: ctranslate2 on a CPU where the model has an export for it (auto)"
+    """Add the options for the engine and the search."""
+    engines = "torch, ctranslate2, or auto: ctranslate2 on a CPU if the model has an export, else torch (auto)"
     parser.add_argument("--engine", default="auto", metavar="NAME", help=engines)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
     parser.add_argument("--direction", metavar="SRC_TGT", help="e.g. zh_en (default: by the input's script)")
     parser.add_argument("--batch", type=int, default=4096, metavar="N", help="pieces per batch (4096)")
-    group = parser.add_argument_group("search (default: that of the model)")
+    group = parser.add_argument_group("search (default: the settings of the model)")
     group.add_argument("--sample", action="store_true", help="sample from the model's distribution")
     for name, (kind, placeholder, text) in SEARCH_OPTIONS.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=placeholder, help=text)
@@ -119,9 +119,9 @@ def search_config(args: argparse.Namespace, default: SearchConfig) -> SearchConf
     given = {key: getattr(args, key) for key in SEARCH_OPTIONS if getattr(args, key) is not None}
     for key in ("temperature", "top_k", "top_p", "seed"):
         if key in given and not args.sample:
-            raise UserError(f"--{key.replace('_', '-')} needs --sample")
+            raise UserError(f"--{key.replace('_', '-')}: only for sampling. Add --sample")
     if args.sample and given.keys() & {"beam", "length_penalty"}:
-        raise UserError("--sample: does not go with --beam or --length-penalty, which belong to beam search")
+        raise UserError("--sample: does not go with --beam or --length-penalty, the options of beam search. Remove one")
     check_at_least_one(args, "beam")
     beam = given.pop("beam", None)
     changes = {"n_best": 1, **given}
@@ -146,11 +146,11 @@ def count_lines(path: str) -> int:
 
 @contextlib.contextmanager
 def new_file(path: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Yield a file that gets its name when it is complete; links are followed."""
+    """Yield a file that appears as `path` when it is complete; links are followed."""
     target = Path(os.path.realpath(path))
     if target.exists() and not (overwrite and target.is_file()):
-        hint = "--overwrite replaces it" if target.is_file() else "it is not a file"
-        raise UserError(f"{path} exists already and is left as it is: {hint}")
+        hint = "Use --overwrite to replace it" if target.is_file() else "It is not a file: name another path"
+        raise UserError(f"{path}: exists already. {hint}")
     with files.replacing(target) as file:
         yield file
 
@@ -158,13 +158,13 @@ def new_file(path: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
 def load_translator(
     args: argparse.Namespace, lines: Iterable[str], task: str | None
 ) -> tuple[Translator, Iterator[str], Direction]:
-    """Load the model of --model, or the newest under runs/ that reads the lines.
+    """Load --model, or the newest model under runs/ that fits the input.
 
-    Returns the translator, all lines again, and their direction. `task` is an option that only torch serves.
+    Returns the translator, all lines again, and their direction. `task` names an option that only torch supports.
     """
     rest = iter(lines)
     first = list(itertools.islice(rest, _SAMPLE_LINES))
-    sample = "\n".join(first)  # not one line alone: it may be an English title above a Chinese text
+    sample = "\n".join(first)  # not the first line alone, which may be an English title of a Chinese text
     wanted = f"--direction {args.direction}" if args.direction else "this input"
 
     def fits(known: Direction) -> bool:
@@ -176,13 +176,13 @@ def load_translator(
     if not args.model or len(translator.bundle.directions) > 1:
         print(f"model: {folder} ({direction.src}-{direction.tgt})", file=sys.stderr)
     if not reads(direction.src, sample):
-        print(f"note: {folder} reads '{direction.src}'; the input looks different", file=sys.stderr)
+        print(f"note: {folder} translates from '{direction.src}', but the input is in another script", file=sys.stderr)
     return translator, itertools.chain(first, rest), direction
 
 
 @contextlib.contextmanager
 def progress_bar(total: int, *, hidden: bool = False) -> Iterator[Callable[[int], object]]:
-    """Yield a function that takes the number of lines done; show bar and speed."""
+    """Show a bar and the speed; yield a function that takes the number of lines done."""
     from rich import progress
     from rich.console import Console
 

@@ -32,6 +32,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--output", metavar="FILE", help="write there instead of stdout")
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist already")
     parser.add_argument("--json", action="store_true", help="a JSON object per line: text, score, tokens ...")
+    parser.add_argument("--strict", action="store_true", help="exit with code 3 if a translation has a warning")
     parser.add_argument("--attention", metavar="FILE", help="attention of one line: a .png or a .html page")
     parser.add_argument("--embed", metavar="NPY", help="write a vector for each line; translate nothing")
     parser.add_argument("--pooling", metavar="NAME", help="with --embed: mean, first or attention (mean)")
@@ -70,12 +71,18 @@ def main(argv: list[str]) -> None:
             print(f"{args.embed}: {len(vectors):,} vectors of {vectors.shape[1]} numbers", file=sys.stderr)
             return
         search = cli.search_config(args, translator.bundle.search)
-        for result in translator.stream(lines, search, scored=args.json, **settings):
+        n_warnings = 0
+        for number, result in enumerate(translator.stream(lines, search, scored=args.json, **settings), 1):
+            for message in result.warnings:
+                print(f"warning: line {number}: {message}", file=sys.stderr)
+            n_warnings += len(result.warnings)
             line = as_json(result) if args.json else as_text(result)
             (out or sys.stdout.buffer).write(line.encode() + b"\n")
             if picture:
                 attended = translator.attend(args.text[0], result.text, direction=str(direction))
                 picture.write(drawing(attended, args.attention, args.text[0], result.text, direction))
+    if args.strict and n_warnings:
+        sys.exit(3)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -113,6 +120,7 @@ def as_text(translation: Translation) -> str:
 
 
 def as_json(translation: Translation) -> str:
-    """The best hypothesis as a JSON object; several are added as a list."""
+    """The best hypothesis as a JSON object with its warnings; several are added as a list."""
     best, *others = hypotheses = [vars(hypothesis) for hypothesis in translation.hypotheses]
-    return json.dumps({**best, "hypotheses": hypotheses} if others else best, ensure_ascii=False)
+    record = {**best, "warnings": translation.warnings}
+    return json.dumps(record | ({"hypotheses": hypotheses} if others else {}), ensure_ascii=False)

@@ -1,13 +1,13 @@
-"""Batch plans: pure functions of the lengths, the seed and the epoch.
+"""Batch plans: batch samplers without state.
 
-A plan has no state. The batches of epoch 7 are computed from the number 7, so a resumed run computes its place by
-a division and replays no batches.
+The batches of an epoch depend only on the lengths, the seed and the number of the epoch. A resumed run therefore
+computes its position by a division, and does not replay batches.
 
-A batch costs rows x its longest sentence, source or target; `max_tokens` is the budget of that cost. Pairs are
-sorted by their longer side, then by the difference of the sides, in alternating order: neighbours stay similar
-where the length changes, which keeps the padding of both sides small. Pairs of equal lengths are shuffled each
-epoch. The sequence of sorted lengths is the same in every epoch, and so are the boundaries and the number of
-batches.
+The size of a batch is its number of pairs x its longest sentence, source or target. It is at most `max_tokens`. Pairs
+are sorted by the length of the longer side, then by the difference between source and target. The direction of the
+second sort alternates from one length to the next, so neighbours stay similar and both sides have little padding.
+Pairs of equal lengths are shuffled in each epoch. The sorted lengths are the same in every epoch, and so are the batch
+boundaries and the number of batches.
 """
 
 import itertools
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Batches at the start of epoch 0, longest first, the same for every number of ranks up to this one.
+# Number of longest batches at the start of epoch 0. With up to so many ranks, these batches are the same.
 _LONGEST_FIRST = 8
 
 
 def length_batches(lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_per: int = 1) -> list[list[int]]:
     """Return batches of indices, longest first, of at most `max_tokens` positions.
 
-    A sentence takes `rows_per` rows, e.g. the beam size. A sentence that exceeds the budget is a batch alone.
+    A sentence takes `rows_per` rows, e.g. the beam size. A sentence that exceeds `max_tokens` is a batch of its own.
     """
     lengths = np.asarray(lengths, np.int64)
     order = np.argsort(-lengths, kind="stable")
@@ -31,7 +31,7 @@ def length_batches(lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_pe
 
 
 def _boundaries(longest: np.ndarray, max_tokens: int) -> np.ndarray:
-    """(n_batches + 1,) boundaries of maximal batches among descending lengths."""
+    """Return the boundaries (n_batches + 1,) of batches; `longest` is descending."""
     boundaries = [0]
     while (start := boundaries[-1]) < len(longest):
         n_rows = max(1, max_tokens // max(1, int(longest[start])))
@@ -40,7 +40,7 @@ def _boundaries(longest: np.ndarray, max_tokens: int) -> np.ndarray:
 
 
 def _sorted_pairs(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
-    """(n,) indices of the pairs, longest first; `rng` shuffles pairs of equal lengths."""
+    """Return pair indices (n,), longest first; `rng` shuffles pairs of equal lengths."""
     longest, difference = np.maximum(src, tgt).astype(np.int64), src.astype(np.int64) - tgt
     width = 2 * int(longest.max(initial=0)) + 1
     keys = np.where(longest % 2 == 0, difference, -difference) - longest * width
@@ -53,8 +53,8 @@ def _sorted_pairs(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | N
 class BatchPlan:
     """The batches of every epoch, for one rank of `world_size`.
 
-    `src`, `tgt` are the lengths of the pairs in ids of the model, <EOS> included. One rank sees each pair once per
-    epoch. All ranks have the same number of batches: if `world_size` does not divide the total, the first batches of
+    `src` and `tgt` are the lengths of the pairs in token ids, including <EOS>. Each pair goes to one rank, once per
+    epoch. All ranks have the same number of batches. If `world_size` does not divide the total, the first batches of
     the epoch are repeated, at most world_size - 1 of them.
     """
 
@@ -69,14 +69,14 @@ class BatchPlan:
         starts, n_rows = self._boundaries[:-1], np.diff(self._boundaries)
         src_width, tgt_width = (np.maximum.reduceat(side, starts).astype(np.int64) for side in (src, tgt))
         n_tokens = np.add.reduceat(tgt, starts, dtype=np.int64)
-        # (n_batches, 4) of all ranks, longest first: rows, positions of src and of tgt, tokens of tgt
+        # (n_batches, 4) of all ranks, longest first: number of pairs, padded lengths of src and tgt, target tokens
         self.shapes = np.stack([n_rows, src_width, tgt_width, n_tokens], axis=1)
         self.batches_per_epoch = -(-len(starts) // world_size)  # per rank
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
-        """Return the indices of the pairs of each batch of this rank.
+        """Return the pair indices of each batch of this rank.
 
-        Epoch 0 begins with the longest sentences, so that a lack of memory appears at the first step.
+        Epoch 0 begins with the longest batches, so that an out-of-memory error occurs at the first step.
         """
         rng = np.random.default_rng((self._seed, epoch))
         pairs = _sorted_pairs(self._src, self._tgt, rng)
@@ -85,7 +85,7 @@ class BatchPlan:
         if epoch == 0:
             longest_first = np.arange(min(max(_LONGEST_FIRST, self._world_size), n_batches))
             order = np.concatenate([longest_first, order[order >= len(longest_first)]])
-        # `resize` repeats the order from its beginning until every rank has as many batches.
+        # np.resize repeats the order from its beginning, so that every rank has the same number of batches.
         order = np.resize(order, self.batches_per_epoch * self._world_size)
         selected = order[self._rank :: self._world_size]
         starts, stops = self._boundaries[selected], self._boundaries[selected + 1]

@@ -22,11 +22,9 @@ from dragoman.config import DataConfig
 from dragoman.data.readers import Rows
 from dragoman.data.text import MAX_CHARS, SPLITS, clean_text
 from dragoman.errors import UserError
-from dragoman.languages import is_chinese, primary
+from dragoman.languages import is_chinese, length, primary
 
 HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
-# Characters that stand for about three Latin letters, in the comparison of lengths.
-WIDE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
 # Letters added to the shorter side before the ratio, since a word may translate to a short sentence.
 GRACE = 10
 WITHOUT_HAN = {"en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk"}
@@ -137,7 +135,7 @@ class Cleaner:
             return WRONG_SCRIPT
         if self._config.drop_copies and src == tgt:
             return COPY
-        shorter, longer = sorted(len(text) + 2 * len(WIDE.findall(text)) for text in (src, tgt))
+        shorter, longer = sorted(map(length, (src, tgt)))
         limit = self._config.max_ratio
         return UNEQUAL if limit and longer > limit * (shorter + GRACE) else None
 

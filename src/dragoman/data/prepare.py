@@ -1,10 +1,10 @@
 """Preparation of corpora before training: find, clean, split, encode, store.
 
-The result of each step is a folder of the cache, named by a hash of its inputs: texts-* (clean sentences),
-tokenizer-*, ids-*. A second run on the same data reuses the folders.
+Each step writes one folder of the cache: texts-* (clean sentences), tokenizer-*, ids-*. The name of a folder has a
+hash of the inputs of its step, so a second run on the same data reuses the folders.
 
-A run records its corpora in data.json. A run begun without an optional corpus resumes without it, even if the corpus
-becomes available; a run begun with it fails if the corpus is missing.
+A run records in data.json which corpora it uses. If an optional corpus was missing at the start, the run resumes
+without it, even if it is available later. If the corpus was used at the start and is missing later, the run fails.
 """
 
 import hashlib
@@ -31,11 +31,11 @@ from dragoman.data.texts import write_texts
 from dragoman.data.tokenizer import Tokenizer, check_config, suitable_size
 from dragoman.errors import UserError
 
-# Version of the cache; increase it with every change of the code that fills its folders.
+# Version of the cache; increase it with every change of the code that writes the folders.
 FORMAT = 5
-# Pairs per chunk of encoding.
+# Pairs that are encoded at a time.
 _CHUNK = 20_000
-# Maximum pairs for training a tokenizer. The seed is independent of the run, so runs share vocabularies.
+# Maximum pairs for training a tokenizer. The seed does not depend on the run, so runs share tokenizers.
 _SAMPLE, _SAMPLE_SEED = 250_000, 1
 
 
@@ -68,7 +68,7 @@ class Prepared:
 
 
 def prepare(config: DataConfig, run_dir: Path) -> Prepared:
-    """Prepare the corpora, or find them in the cache.
+    """Prepare the corpora, or take them from the cache.
 
     Writes cleaning.json and data.json into `run_dir`. If several processes call it, one works and the others wait.
     """
@@ -99,19 +99,19 @@ def _write_json(path: Path, content: object) -> None:
 
 
 def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]]:
-    """Return the corpora, as in the run's `record`, and notes on missing ones."""
+    """Return the corpora that the run uses, and notes on the others; update `record`."""
     used: dict[str, bool] = json.loads(record.read_bytes()) if record.exists() else {}
     corpora, notes = [], []
     for corpus in config.corpora:
         name = f"{corpus.label} {corpus.split}"
         if corpus.optional and used.get(name) is False:
-            notes.append(f"{corpus.label}: this run was begun without it and resumes without it.")
+            notes.append(f"{corpus.label}: this run started without it and resumes without it.")
             continue
         try:
             corpora.append(find(corpus, config.src, config.tgt, config.root))
             used[name] = True
         except NotFoundError as error:
-            # A run begun with it would resume on other data.
+            # A run that started with this corpus would resume on other data.
             if not corpus.optional or used.get(name):
                 raise
             notes.append(f"{error}. This run trains without it: it is optional.")
@@ -125,7 +125,7 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
 
 
 def _folder(config: DataConfig, step: str, depends_on: list[Any], fill: Callable[[Path], None]) -> Path:
-    """Return the cache folder of a step's result; fill it by `fill` if missing."""
+    """Return the cache folder of a step; `fill` writes it if it is missing."""
     digest = hashlib.sha256(json.dumps([FORMAT, *depends_on]).encode()).hexdigest()[:16]
     folder = Path(config.cache) / f"{step}-{digest}"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,10 @@ def _texts(config: DataConfig, corpora: list[Corpus]) -> Path:
 
 
 def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
-    """Return the tokenizers of source and target; a joint one twice."""
+    """Return the source and target tokenizers; a joint tokenizer appears twice."""
+    if config.tokenizer.models:
+        given = [Tokenizer.load(Path(path)) for path in config.tokenizer.models]
+        return given[0], given[-1]
     options = asdict(config.tokenizer)
     # Sampling does not change the vocabulary.
     del options["sampling"]
@@ -175,7 +178,7 @@ def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _sample(texts: Path, sides: list[str]) -> Iterator[str]:
-    """Yield training sentences for a tokenizer, of the same pairs on each side."""
+    """Yield the sentences that train a tokenizer, from the same pairs for each side."""
     rows = np.load(texts / "rows.npy", mmap_mode="r")
     if len(rows) > _SAMPLE:
         rows = np.sort(np.random.default_rng(_SAMPLE_SEED).choice(rows, _SAMPLE, replace=False))
@@ -185,7 +188,7 @@ def _sample(texts: Path, sides: list[str]) -> Iterator[str]:
 
 
 def _id_type(*tokenizers: Tokenizer) -> str:
-    """Return the narrowest type that holds every id."""
+    """Return the smallest integer type that holds every id."""
     return "uint16" if max(map(len, tokenizers)) <= 2**16 else "int32"
 
 
@@ -208,7 +211,7 @@ def _ids(config: DataConfig, texts: Path, *tokenizers: Tokenizer) -> Path:
                 writer.append(values.data, list(map(len, ids)))
         keep = np.concatenate(kept)
         if not keep.any():
-            raise UserError(f"data.max_length={config.max_length}: no training pair is so short. Raise it")
+            raise UserError(f"data.max_length={config.max_length}: no training pair is short enough. Raise it")
         report.drop("train", TOO_LONG, int((~keep).sum()))
         np.save(folder / "rows.npy", rows[keep])
         np.save(folder / "corpus.npy", np.load(texts / "corpus.npy")[keep])

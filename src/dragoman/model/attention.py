@@ -19,10 +19,10 @@ from dragoman.model.position import Position
 
 
 class Dot(nn.Module):
-    """q.k: variance d for q and k of variance 1, which saturates the softmax."""
+    """q.k, of variance d if q and k have variance 1; a large d saturates the softmax."""
 
-    fused = True  # whether torch's scaled_dot_product_attention computes it
-    ctranslate2 = True  # whether CTranslate2 computes it
+    fused = True  # whether F.scaled_dot_product_attention supports it
+    ctranslate2 = True  # whether CTranslate2 supports it
     scale = 1.0
 
     def __init__(self, n_heads: int, d_head: int) -> None:
@@ -42,9 +42,9 @@ class ScaledDot(Dot):
 
 
 class Additive(nn.Module):
-    """w.tanh(q + k) in place of the product (Bahdanau et al. 2015); one w per head.
+    """w.tanh(q + k), additive attention (Bahdanau et al. 2015); one w per head.
 
-    The paper's two matrices are the projections of q and k. The sum takes d times the memory of a product.
+    W_a and U_a of the paper are the projections of q and k. The sum needs d times the memory of a dot product.
     """
 
     fused = False
@@ -57,7 +57,7 @@ class Additive(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         """(B, H, T_q, d), (B, H, T_k, d) -> scores (B, H, T_q, T_k)."""
-        # Contiguous first: the sum would inherit the layout of q and k, and the product copy all of it.
+        # Otherwise the sum has the memory layout of q and k, and the matrix product copies all of it.
         q, k = q.contiguous(), k.contiguous()
         hidden = torch.tanh(q[..., :, None, :] + k[..., None, :, :])  # (B, H, T_q, T_k, d)
         return (hidden @ self.w[:, None, :, None].to(hidden.dtype)).squeeze(-1)
@@ -67,9 +67,9 @@ SCORES: dict[str, type[Dot | Additive]] = {"scaled_dot": ScaledDot, "dot": Dot, 
 
 
 class Attention(nn.Module):
-    """query (B, T_q, D) attends to key_value (B, T_k, D) -> (B, T_q, D).
+    """Attention of query (B, T_q, D) to key_value (B, T_k, D) -> (B, T_q, D).
 
-    `position` is for self-attention only. `fused` selects torch's fused kernel, which never stores the weights.
+    `position` is only for self-attention. `fused` selects torch's fused kernel, which does not store attention weights.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Attention(nn.Module):
         self.fused = self.score.fused
         self.dropout, self.position = dropout, position
         self.q = nn.Linear(d_model, d_model)
-        self.kv = nn.Linear(d_model, 2 * d_model)  # keys and values read the same input: one product
+        self.kv = nn.Linear(d_model, 2 * d_model)  # one projection, because keys and values have the same input
         self.out = nn.Linear(d_model, d_model)
 
     def forward(
@@ -93,7 +93,7 @@ class Attention(nn.Module):
         causal: bool = False,
         cache: KeyValues | None = None,
     ) -> Tensor:
-        """attn_mask: (B, H, T_q, T_k), True = may attend; `causal` hides later keys."""
+        """attn_mask: (B, H, T_q, T_k), True = may attend; `causal` masks later keys."""
         q, k, v, bias = self._project(query, key_value, cache)
         if self.fused:
             mixed = self._fused(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
@@ -103,24 +103,24 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T_q, D)
 
     def _weights(self, q: Tensor, k: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool) -> Tensor:
-        """Return softmax(scores + bias, masked), computed step by step."""
+        """Return the attention weights: the softmax of the masked scores plus bias."""
         scores = self.score(q, k)  # (B, H, T_q, T_k)
         if bias is not None:
             scores = scores + bias
         attn_mask = _with_causal(attn_mask, causal, q, k)
         if attn_mask is not None:
-            # Before the softmax: zeros after it would leave rows that do not sum to 1.
+            # Before the softmax, because zeros after it would give rows that do not sum to 1.
             scores = scores.masked_fill(~attn_mask, float("-inf"))
         return scores.softmax(dim=-1)
 
     def _fused(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool
     ) -> Tensor:
-        """Return softmax(scores + bias, masked) @ v, computed by one kernel."""
+        """Return the attention weights @ v, computed by one kernel of torch."""
         if attn_mask is not None or bias is not None or q.size(2) != k.size(2):
-            # The fast `is_causal` of torch excludes every other mask and T_q != T_k.
+            # torch's fast `is_causal` allows no other mask, and is wrong for T_q != T_k (masks.py).
             attn_mask, causal = _with_causal(attn_mask, causal, q, k), False
-        # On a CPU, torch's bf16 backward pass of this product is much slower than the fp32 one.
+        # On a CPU, the backward pass of this function is much slower in bf16 than in fp32.
         wide = q.requires_grad and q.device.type == "cpu" and torch.is_autocast_enabled("cpu")
         if wide:
             q, k, v = q.float(), k.float(), v.float()
@@ -132,7 +132,7 @@ class Attention(nn.Module):
             return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, causal, scale=scale)
 
     def weights(self, query: Tensor, key_value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
-        """Return the weights (B, H, T_q, T_k) of `forward` for the same arguments."""
+        """Return the attention weights (B, H, T_q, T_k) of `forward`, same arguments."""
         q, k, _, bias = self._project(query, key_value, options.get("cache"))
         return self._weights(q, k, bias, attn_mask, options.get("causal", False))
 
@@ -141,7 +141,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return q (B, H, T_q, d), k and v (B, H, T_k, d), and the bias of the scores."""
         q = self._heads(self.q(query))
-        # Cross-attention projects the memory once.
+        # Cross-attention projects the memory at the first step only.
         if cache is not None and cache.complete:
             return q, *cache.kept(), None
         k, v = map(self._heads, self.kv(key_value).chunk(2, dim=-1))
@@ -158,7 +158,7 @@ class Attention(nn.Module):
 
 
 def _with_causal(attn_mask: Tensor | None, causal: bool, q: Tensor, k: Tensor) -> Tensor | None:
-    """Return both masks as one; a single query, the last token, attends to all."""
+    """Combine both masks; a single query is the last token and attends to all keys."""
     if not causal or q.size(2) == 1:
         return attn_mask
     mask = causal_attn_mask(q.size(2), k.size(2), q.device)

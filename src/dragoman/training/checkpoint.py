@@ -1,9 +1,9 @@
-"""Checkpoints: when to save, when to stop, and what a resumed run starts from.
+"""Checkpoints: when to save, when to stop, how to resume.
 
-A checkpoint is always of the end of an optimizer step, after the validation where one is due, and holds everything
-that the next step depends on. A resumed run therefore equals an uninterrupted one bit by bit (same machine, threads,
-versions and precision). last.ckpt is replaced in one move, and the one before it stays as last.ckpt.previous;
-last.ckpt.sha256 holds the checksums of both, so that damage is noticed when a run resumes.
+A checkpoint is saved at the end of an optimizer step, or after the validation if one is due. It holds all state that
+the next step needs. A resumed run is therefore bit by bit equal to an uninterrupted one, on the same machine and with
+the same threads, versions and precision. Each save replaces last.ckpt atomically and keeps the old file as
+last.ckpt.previous. A resumed run compares the files with the checksums in last.ckpt.sha256.
 """
 
 import os
@@ -26,38 +26,38 @@ from dragoman.training.run import is_first
 
 LAST, SUMS = "last.ckpt", "last.ckpt.sha256"
 SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")]
-# Steps between two looks at the first process's signals and clock, where several processes train together.
+# Optimizer steps between two broadcasts of rank 0's signal and clock. A broadcast makes all ranks wait.
 LOOK_EVERY = 10
 
 
 class CheckpointIO(TorchCheckpointIO):
-    """Replaces a checkpoint in one move, and keeps the previous one."""
+    """Checkpoint I/O that replaces the file atomically and keeps the previous one."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         sums = Path(path).with_name(SUMS)
         with files.replacing(Path(path), keep_previous=True) as file:
             torch.save(checkpoint, file)
             file.flush()
-            # One more than two: killed before the renames, the two older ones are still those on the disk.
+            # Three checksums: if the process is killed before the renames, the disk still has the two older files.
             known = sums.read_text().split()[:2] if sums.exists() else []
             files.write(sums, "\n".join([files.sha256(Path(file.name)), *known, ""]).encode())
 
 
 def newest(run_dir: Path) -> Path | None:
-    """Return the newest undamaged checkpoint, or None where there is none yet.
+    """Return the newest intact checkpoint, or None if there is none yet.
 
-    A damaged last.ckpt is replaced by the previous one, with a note. Raises UserError when both are damaged.
+    The previous checkpoint replaces a damaged last.ckpt, with a note. Raises UserError if both are damaged.
     """
     last, sums = run_dir / LAST, run_dir / SUMS
     existing = [path for path in (last, files.previous_of(last)) if path.exists()]
     known = sums.read_text().split() if sums.exists() else []
     whole = next((path for path in existing if files.sha256(path) in known), None)
     if existing and whole is None:
-        raise UserError(f"{last}: damaged, and no previous checkpoint is whole. Choose another name (name=...)")
+        raise UserError(f"{last}: damaged, and no previous checkpoint is intact. Choose another name (name=...)")
     if whole is None or whole == last or not is_first():
         return whole
-    print(f"{last} is damaged or missing; resuming from the checkpoint before it")
-    os.replace(whole, last)  # or the next save would keep the damaged one as the previous one
+    print(f"{last} is damaged or missing; resuming from the previous checkpoint")
+    os.replace(whole, last)  # otherwise the next save would keep the damaged file as the previous one
     return last
 
 
@@ -66,8 +66,8 @@ def step_of(path: Path) -> int:
     return torch.load(path, weights_only=True, mmap=True, map_location="cpu")["global_step"]
 
 
-class Stopped(BaseException):  # like KeyboardInterrupt: no `except Exception` may swallow it
-    """A signal stopped the run; `path` is the checkpoint saved then, if any."""
+class Stopped(BaseException):  # like KeyboardInterrupt, so that `except Exception` does not catch it
+    """Exception after a stop signal; `path` is the saved checkpoint, or None."""
 
     def __init__(self, signum: int, path: Path | None = None) -> None:
         super().__init__(signum, path)
@@ -75,9 +75,9 @@ class Stopped(BaseException):  # like KeyboardInterrupt: no `except Exception` m
 
 
 class StopSignals:
-    """One handler for all signals that stop a run, between `with` and its end.
+    """Context manager with one handler for all signals that stop a run.
 
-    While `deferred`, the first signal is only noted in `signum`, for the callback below; else it raises Stopped.
+    A signal raises Stopped. If `deferred`, the first one only sets `signum`, and CheckpointCallback stops later.
     """
 
     def __init__(self) -> None:
@@ -93,9 +93,9 @@ class StopSignals:
             signal.signal(signum, handler)
 
     def listen(self) -> None:
-        """Install the handler; again after Lightning has installed its own."""
+        """Install the handler; called again after Lightning has installed its own."""
         for signum, handler in self.before.items():
-            if handler != signal.SIG_IGN:  # nohup ignores SIGHUP
+            if handler != signal.SIG_IGN:  # an ignored signal stays ignored: SIGHUP under nohup
                 signal.signal(signum, self._handle)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
@@ -105,14 +105,14 @@ class StopSignals:
 
 
 class CheckpointCallback(Callback):
-    """Save and stop; the last callback, so that it saves results of the others."""
+    """Save and stop; must be the last callback, as it saves the state of the others."""
 
     def __init__(
         self, config: TrainerConfig, results: Results, progress: ProgressCallback, signals: StopSignals
     ) -> None:
         self.config, self.results, self.progress, self.signals = config, results, progress, signals
         self.validation, self.path = results.validation, results.run_dir / LAST
-        self.states: list[list[torch.Tensor]] = []  # random states, one list per process
+        self.states: list[list[torch.Tensor]] = []  # RNG states, one list per rank
 
     def state_dict(self) -> dict[str, Any]:
         return {"random": self.states}
@@ -124,26 +124,26 @@ class CheckpointCallback(Callback):
         self.saved = time.monotonic()
         self.signals.listen()
         self.signals.deferred = True
-        if self.states:  # last, so that nothing draws between here and the first batch
+        if self.states:  # restored last: no random number is drawn between here and the first batch
             restore_random_states(self.states[trainer.global_rank])
-        elif trainer.global_rank:  # all began with one seed; from here on each has dropout of its own
+        elif trainer.global_rank:  # one seed per rank, or all ranks would have the same dropout masks
             torch.manual_seed(torch.initial_seed() + trainer.global_rank)
         trainer.should_stop = self.validation.is_exhausted or self.progress.is_late
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         last = trainer.global_step >= self.progress.n_steps
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
-            return  # gradients are half accumulated
+            return  # gradient accumulation is not complete
         if trainer.world_size > 1 and trainer.global_step % LOOK_EVERY and not last:
             return
         due = time.monotonic() - self.saved > 60 * self.config.save_minutes
-        # The first process's clock and signals hold for all.
+        # All ranks use the signal and the clock of rank 0, so that they stop at the same step.
         signum, late, due = trainer.strategy.broadcast((self.signals.signum, self.progress.is_late, due))
-        # Lightning then validates once more.
+        # Lightning validates once more before it stops.
         trainer.should_stop = trainer.should_stop or last or late
         interval = self.config.validate_every * trainer.accumulate_grad_batches
         validation_is_next = trainer.should_stop or (batch_idx + 1) % interval == 0
-        if (signum or due) and not validation_is_next:  # a validation saves, and stops, at its end
+        if (signum or due) and not validation_is_next:  # on_validation_end saves and stops
             self._save(trainer, pl_module, signum)
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -159,7 +159,7 @@ class CheckpointCallback(Callback):
         self.signals.deferred = False
 
     def _save(self, trainer: Trainer, module: Any, signum: int) -> None:
-        """Save a checkpoint, and stop if there was a signal."""
+        """Save a checkpoint; raise Stopped if there was a signal."""
         module.check_weights()
         self.states = [random_states()] * trainer.world_size
         if trainer.world_size > 1:
@@ -173,14 +173,14 @@ class CheckpointCallback(Callback):
 
 
 def random_states() -> list[torch.Tensor]:
-    """Read torch's random generators, the CPU's first; training draws from no others."""
+    """Return torch's RNG states, the CPU's first; training uses no other generator."""
     if torch.backends.mps.is_available():
         return [torch.get_rng_state(), torch.mps.get_rng_state()]
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
 
 
 def restore_random_states(states: list[torch.Tensor]) -> None:
-    """Set every generator to what `random_states` returned."""
+    """Restore the RNG states that `random_states` returned."""
     torch.set_rng_state(states[0])
     if torch.backends.mps.is_available() and states[1:]:
         torch.mps.set_rng_state(states[1])

@@ -1,7 +1,7 @@
-"""One run, from its configuration to its bundle: `fit(config)`.
+"""One training run, from its configuration to its bundle: `fit(config)`.
 
-The same command can be repeated at any time: an unfinished run resumes where it stopped, a finished one says so, and
-changed settings are refused by name.
+The same command can be repeated at any time. It resumes an unfinished run, and reports that a finished run is
+finished. Changed settings raise a UserError that names them, except those in run.MAY_CHANGE.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 
-from dragoman import files
+from dragoman import bundle, files
 from dragoman.config import Config
 from dragoman.data.datamodule import TranslationData
 from dragoman.errors import UserError, check_choice, choose
@@ -37,11 +37,11 @@ LIGHTNING_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"
 
 
 def fit(config: Config) -> Path:
-    """Train or resume, and return the folder of the run's best bundle.
+    """Train or resume a run; return the folder of its best bundle.
 
-    Raises UserError for what the user can correct, and Stopped when a signal ended the run.
+    Raises UserError for an error that the user can correct, and Stopped after a signal.
     """
-    config, run_dir = resolve(config), Path(config.run_dir)
+    config, run_dir = resolve(adapted(config)), Path(config.run_dir)
     with StopSignals() as signals, run.lock(run_dir):
         metrics = run.open_run(config, run_dir)
         run.quiet(run_dir)
@@ -51,18 +51,18 @@ def fit(config: Config) -> Path:
         try:
             _train(config, run_dir, metrics, signals)
         except Stopped as stop:
-            log.info("stopped by signal %d, saved: %s", stop.signum, stop.path)
+            log.info("stopped by signal %d, checkpoint: %s", stop.signum, stop.path)
             raise
         except torch.OutOfMemoryError as error:
             raise UserError(
-                f"data.max_tokens={config.data.max_tokens}: no memory for a batch of this size ({error}). Set a lower "
-                "data.max_tokens, or a smaller model"
+                f"data.max_tokens={config.data.max_tokens}: no memory for a batch of this size ({error}). Lower "
+                "data.max_tokens or use a smaller model"
             ) from error
     return run_dir / "bundle"
 
 
 def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: StopSignals) -> None:
-    """Train to the end; if killed, the next start resumes."""
+    """Train until the end of the run, from the newest checkpoint if there is one."""
     saved, data = checkpoint.newest(run_dir), prepare_data(config, run_dir)
     if metrics.get("data", data.fingerprint) != data.fingerprint:
         raise UserError(f"{run_dir}: the data has changed since the run began. Choose another name (name=...)")
@@ -73,15 +73,24 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
     if vectors is not None and saved is None:
         tokenizers = data.src_tokenizer, data.tgt_tokenizer
         metrics["vectors"] = start_from_vectors(module.model, Path(vectors), *tokenizers)
+    if config.init_from is not None and saved is None:
+        weights = bundle.load(config.init_from).model.state_dict()
+        module.model.load_state_dict(weights)
+        module.best_model.load_state_dict(weights)
     validation = ValidationCallback(data, config, module, progress.say)
     validation.average = metrics.get("average")
     results = Results(config, run_dir, module, validation, metrics)
     if run.is_first():
-        results.write()  # from here on the run is one of this configuration
+        results.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
     step = checkpoint.step_of(saved) if saved else 0
     saver = CheckpointCallback(config.trainer, results, progress, signals)
     trainer = make_trainer(config, run_dir, [progress, validation, saver], step)
     announce(f"resuming {run_dir} at step {step}" if saved else f"training {run_dir}", data, module, trainer)
+    if config.init_from is not None and saved is None:
+        # The scores before the adaptation, as step 0; the original stays the best model until one is better.
+        trainer.validate(module, datamodule=data, verbose=False)
+        if trainer.is_global_zero:
+            results.keep(0)
     trainer.fit(module, datamodule=data, ckpt_path=saved, weights_only=True)
     seconds = round(progress.seconds, 1)
     if config.training.average_last:
@@ -94,7 +103,7 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
 
 
 def _finish(trainer: Trainer, results: Results) -> None:
-    """Write the curve and the export, and say how the run ended."""
+    """Write the validation curve and the CTranslate2 export; print the result."""
     validation, folder = results.validation, results.run_dir / "bundle"
     best, say = validation.best or {}, validation.say
     log_settings(trainer, run.settings(results.config), {name: best[name] for name in validation.scores})
@@ -104,12 +113,30 @@ def _finish(trainer: Trainer, results: Results) -> None:
     say(f"done; the best model is in {folder} (step {best['step']})")
     try:
         say(export_bundle(folder, [pair.src for pair in results.data.validation[:200]]))
-    except Exception as error:  # whatever it is, the model is trained and saved
+    except Exception as error:  # any error, because the trained model is already saved
         say(f"no CTranslate2 export: {error}")
 
 
+def adapted(config: Config) -> Config:
+    """Take the shape of the model and the vocabulary from the bundle of `init_from`."""
+    if config.init_from is None:
+        return config
+    info = bundle.load_info(config.init_from)
+    if info.directions != config.data.every_direction:
+        theirs, ours = (" and ".join(map(str, each)) for each in (info.directions, config.data.every_direction))
+        raise UserError(
+            f"init_from={config.init_from}: translates {theirs}, but data has {ours}. Change data.directions"
+        )
+    models = list(dict.fromkeys(str(each.path) for each in (info.src_tokenizer, info.tgt_tokenizer)))
+    vocabulary = "joint" if len(models) == 1 else "separate"
+    tokenizer = dataclasses.replace(config.data.tokenizer, models=models, vocabulary=vocabulary)
+    dropouts = {name: getattr(config.model, name) for name in ("dropout", "activation_dropout", "attention_dropout")}
+    model = dataclasses.replace(info.model_config, **dropouts)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=tokenizer), model=model)
+
+
 def resolve(config: Config) -> Config:
-    """Check every kind, and replace "auto" by its meaning on this machine."""
+    """Check names in the settings; replace "auto" by this machine's hardware."""
     choose("training.schedule", config.training.schedule, SCHEDULES)
     choose("training.optimizer", config.training.optimizer, OPTIMIZERS)
     choose("search.kind", config.search.kind, SEARCHES)
@@ -123,9 +150,9 @@ def resolve(config: Config) -> Config:
         limit = Transformer(config.model, src_vocab_size=8, tgt_vocab_size=8).max_positions
     if limit is not None and config.data.longest > limit:
         raise UserError(
-            f"model.position.length={limit}: {config.model.position.kind} positions end there, but "
-            f"data.max_length={config.data.max_length} pieces and their special ids take {config.data.longest}. Raise "
-            "the one or lower the other"
+            f"model.position.length={limit}: too few {config.model.position.kind} positions (found "
+            f"data.max_length={config.data.max_length}, which needs {config.data.longest} with special tokens). "
+            "Raise model.position.length or lower data.max_length"
         )
     accelerator = accelerator_for(config.trainer.accelerator, config.trainer.devices)
     precision = precision_for(config.trainer.precision, accelerator)
@@ -134,20 +161,20 @@ def resolve(config: Config) -> Config:
 
 
 def prepare_data(config: Config, run_dir: Path) -> TranslationData:
-    """Prepare memory, seed and data. Raises UserError without validation pairs."""
+    """Set up malloc, seed and data. Raises UserError without validation pairs."""
     keep_freed_memory()
     seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
     if not len(data.val_dataloader()):
         raise UserError(
-            "data: no validation pairs to choose the best model by. Add a corpus with a validation split, or set "
+            "data: no validation pairs to select the best model. Add a corpus with a validation split, or set "
             "data.validation_size"
         )
     return data
 
 
 def make_module(config: Config, data: TranslationData, progress: ProgressCallback) -> TranslationModule:
-    """Build the model as a new run starts with it."""
+    """Build the LightningModule with a newly initialised model."""
     sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
     c, model = config.trainer, Transformer(config.model, **sizes)
     module = TranslationModule(model, config.training, max_steps=progress.n_steps, compile=c.compile)
@@ -156,19 +183,19 @@ def make_module(config: Config, data: TranslationData, progress: ProgressCallbac
 
 
 def make_trainer(config: Config, run_dir: Path, callbacks: list[Callback], step: int) -> Trainer:
-    """Build Lightning's Trainer for a start after `step` steps."""
+    """Build Lightning's Trainer; `step` is the step of the checkpoint, or 0."""
     c = config.trainer
     try:
         loggers = [LOGGERS[name](run_dir, step) for name in c.loggers]
     except ModuleNotFoundError as error:
-        raise UserError(f"trainer.loggers={c.loggers}: {error}") from None
+        raise UserError(f"trainer.loggers={c.loggers}: a package is missing ({error}). Install it") from None
     return Trainer(
         accelerator=c.accelerator,
         devices=c.devices,
         num_nodes=c.nodes,
         strategy=c.strategy,
         precision=LIGHTNING_PRECISION[c.precision],  # type: ignore[arg-type]
-        max_epochs=-1,  # the data is one endless epoch to Lightning
+        max_epochs=-1,  # for Lightning, the data is one endless epoch
         max_steps=c.max_steps or -1,
         accumulate_grad_batches=config.training.accumulate,
         val_check_interval=c.validate_every * config.training.accumulate,
@@ -180,12 +207,12 @@ def make_trainer(config: Config, run_dir: Path, callbacks: list[Callback], step:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        use_distributed_sampler=False,  # the batch plan serves each rank its own batches
+        use_distributed_sampler=False,  # BatchPlan already distributes the batches
     )
 
 
 def announce(start: str, data: TranslationData, module: TranslationModule, trainer: Trainer) -> None:
-    """Print in one line what is trained, on what, with what."""
+    """Print one line about the data, the model and the hardware."""
     millions = sum(p.numel() for p in module.model.parameters()) / 1e6
     directions = " in both directions" if len(data.directions) > 1 else ""
     line = (

@@ -1,10 +1,10 @@
-"""One optimizer step and the validation loss, as Lightning calls them.
+"""The LightningModule: training step, optimizer step, validation loss.
 
-The loss is per target token over everything that an optimizer step reads: all micro-batches, on all devices. Lightning
-averages over micro-batches and DDP over devices, which would give a short batch the weight of a long one. So the step
-back-propagates sums, and the gradients are divided by the number of target tokens just before they are used.
+The loss of an optimizer step is the mean over its target tokens, from all micro-batches and all devices. Lightning
+averages over micro-batches, and DDP over devices: both would give a short batch the weight of a long one. So
+`training_step` returns a sum, and `on_before_optimizer_step` divides the gradients by the number of target tokens.
 
-A step whose gradient is not finite is skipped and counted; too many in a row end the run.
+An optimizer step is skipped if its gradient is not finite. `training.max_skipped` such steps in a row end the run.
 """
 
 import copy
@@ -23,12 +23,12 @@ from dragoman.model.transformer import Transformer
 from dragoman.training.loss import projected_loss
 from dragoman.training.schedule import OPTIMIZERS, learning_rate
 
-# Steps between two reads of a GPU's skip counters: each read makes the CPU wait.
+# Optimizer steps between two reads of the skip counters on a GPU, because each read makes the CPU wait.
 READ_EVERY = 16
 
 
 class TranslationModule(LightningModule):
-    """A Transformer, its loss and optimizer; `averaged` holds averaged weights."""
+    """A Transformer with its loss and optimizer; `averaged` is its EMA, or None."""
 
     def __init__(self, model: Transformer, config: TrainingConfig, *, max_steps: float, compile: bool = False) -> None:
         super().__init__()
@@ -36,11 +36,11 @@ class TranslationModule(LightningModule):
         self.averaged = copy.deepcopy(model).requires_grad_(False) if config.ema else None
         self.config, self.max_steps = config, max_steps
         self.say: Callable[[str], None] = print
-        # of the running optimizer step on this device: target tokens, and the sums of loss and nll
+        # target tokens, and the sums of loss and nll, of the current optimizer step on this device
         self.tokens, self.sums = 0, torch.zeros(2)
-        # of the last optimizer step: (loss sum, nll sum, tokens, gradient norm) on the device, and the rate
+        # (loss sum, nll sum, tokens, gradient norm) on the device, and the learning rate, of the last optimizer step
         self._last: tuple[Tensor, float] | None = None
-        # skipped steps: all, in a row, and the norm of one that is not reported yet; a buffer, so it is saved
+        # skipped steps: total, in a row, gradient norm of the last (0 once reported); checkpoints save a buffer
         self.skips: Tensor
         self.register_buffer("skips", torch.zeros(3))
         self._states = torch.compile(self._forward, dynamic=True) if compile else self._forward
@@ -52,26 +52,26 @@ class TranslationModule(LightningModule):
 
     @property
     def measured(self) -> dict[str, float]:
-        """Numbers of the last optimizer step. Reading waits for the device."""
+        """Statistics of the last optimizer step. Reading them waits for the device."""
         if self._last is None:
             return {}
         loss, nll, n, norm = self._last[0].tolist()
         return {"loss": loss / n, "nll": nll / n, "tokens": n, "gradient_norm": norm, "lr": self._last[1]}
 
     def _forward(self, batch: Batch, model: Transformer) -> Tensor:
-        """Return the decoder states of all targets, (n_tokens, D); padding has no loss."""
+        """Return the decoder's hidden states (n_tokens, D) at all targets but padding."""
         memory = model.encode(batch.src, batch.src_key_padding_mask)
         states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask)  # (B, T, D)
-        # by index, since selecting by a mask would make the CPU wait for the GPU
+        # by index, because a boolean mask would make the CPU wait for the GPU
         return states.flatten(0, 1).index_select(0, batch.places)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         return batch.to(device, non_blocking=True)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        self.trainer.datamodule.consumed += 1  # type: ignore[attr-defined]  # the position in the data
+        self.trainer.datamodule.consumed += 1  # type: ignore[attr-defined]  # the position in the data, for checkpoints
         if not self.tokens:
-            # Lightning would keep the last step's gradients in memory during the forward pass.
+            # Lightning would keep the gradients of the last step in memory during the forward pass.
             self.zero_grad()
             self.sums = torch.zeros(2, device=self.device)
         targets = batch.tgt_out.flatten().index_select(0, batch.places)
@@ -82,7 +82,7 @@ class TranslationModule(LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Divide by the tokens of the step, clip, set the rate, without a GPU sync."""
+        """Average gradients over tokens, clip, set the learning rate; no GPU sync."""
         c, step = self.config, self.trainer.global_step + 1
         sums = torch.cat([self.sums, self.sums.new_full((1,), self.tokens)])
         tokens: float | Tensor = self.tokens
@@ -108,9 +108,9 @@ class TranslationModule(LightningModule):
         bad = (~finite).float()
         self.skips.copy_(torch.stack((total + bad, (in_a_row + 1) * bad, torch.where(finite, last, norm))))
         if optimizer.defaults.get("fused"):
-            optimizer.found_inf = bad  # type: ignore[attr-defined]  # a fused step does nothing where it is 1
-        elif self.trainer.precision != "16-mixed" and bad:  # in fp16 the scaler skips
-            self.zero_grad()  # an optimizer leaves parameters without a gradient alone
+            optimizer.found_inf = bad  # type: ignore[attr-defined]  # if it is 1, a fused optimizer skips the step
+        elif self.trainer.precision != "16-mixed" and bad:  # in fp16 GradScaler skips
+            self.zero_grad()  # optimizers skip parameters whose gradient is None
 
     def _report_skips(self, step: int, lr: float) -> None:
         _, in_a_row, norm = self.skips.tolist()
@@ -122,20 +122,20 @@ class TranslationModule(LightningModule):
             self._stop(f"no finite gradient in {in_a_row:.0f} optimizer steps in a row")
 
     def check_weights(self) -> None:
-        """Raise UserError when a weight is not finite; called before anything is saved."""
+        """Raise UserError if a weight is not finite. Called before every save."""
         if not torch.nn.utils.get_total_norm([p.detach() for p in self.parameters()]).isfinite():
             self._stop("the weights are no longer finite")
 
     def _stop(self, reason: str) -> None:
         raise UserError(
-            f"step {self.trainer.global_step + 1}: {reason}. The last checkpoint is kept. Try a lower training.lr or "
-            "a larger training.warmup_steps under another name (name=...)"
+            f"step {self.trainer.global_step + 1}: {reason}. The last checkpoint is kept. Start a new run "
+            "(name=...) with a lower training.lr or a larger training.warmup_steps"
         )
 
     def optimizer_step(self, *args: object, **kwargs: object) -> None:
         super().optimizer_step(*args, **kwargs)  # type: ignore[arg-type]
         if self.averaged is not None:
-            # A young average forgets faster, or it would remember the random start.
+            # The decay is lower in the first steps, so that the random initial weights soon leave the average.
             step = self.trainer.global_step
             decay = min(self.config.ema, (1 + step) / (10 + step))
             averages: list[Tensor] = list(self.averaged.parameters())
@@ -153,7 +153,7 @@ class TranslationModule(LightningModule):
         self.validation_sums += torch.tensor([float(nll), batch.n_tokens])
 
     def validation_loss(self) -> float:
-        """Nats per target token without smoothing; its exponential is the perplexity."""
+        """Return the unsmoothed nll per target token in nats, the log of perplexity."""
         nll, tokens = self.validation_sums.tolist()
         return nll / tokens if tokens else math.nan
 
@@ -164,5 +164,5 @@ class TranslationModule(LightningModule):
             groups[parameter.dim() < 2 or "embedding" in name].append(parameter)
         decays = self.config.weight_decay, 0.0
         named = [{"params": g, "weight_decay": decay} for g, decay in zip(groups, decays, strict=True)]
-        # A fused step unscales fp16 gradients itself, after they were clipped: too late.
+        # Not fused in fp16: a fused optimizer unscales the gradients itself, after they are clipped.
         return OPTIMIZERS[self.config.optimizer](named, self.config, self.trainer.precision != "16-mixed")

@@ -1,4 +1,4 @@
-"""Progress: a bar on the terminal, and scalars for the loggers."""
+"""Progress bar on the terminal, and scalars for the loggers."""
 
 import logging
 import math
@@ -19,13 +19,13 @@ from dragoman.data.collate import Batch
 
 log = logging.getLogger(__name__)
 
-# Seconds between two lines without a terminal, and between two updates of the bar: reading a GPU's loss takes time.
+# Seconds between two lines (no terminal) or two updates of the bar. Each one reads the loss, which makes a GPU wait.
 LINE_SECONDS = 30.0
 BAR_SECONDS = 0.5
 
-# name -> (folder of the run, step it starts from) -> Lightning logger
+# name -> function (folder of the run, first step) -> Lightning logger
 LOGGERS: dict[str, Callable[[Path, int], Logger]] = {
-    # What an interrupted start logged after its checkpoint is purged: it will be logged again.
+    # purge_step hides events that are newer than the checkpoint, because a resumed run logs these steps again.
     "tensorboard": lambda run_dir, step: TensorBoardLogger(
         str(run_dir), name="", version="tensorboard", default_hp_metric=False, purge_step=step + 1
     ),
@@ -35,13 +35,13 @@ LOGGERS: dict[str, Callable[[Path, int], Logger]] = {
 
 
 def log_scalars(trainer: Trainer, scalars: dict[str, float]) -> None:
-    """Give numbers of this step to every logger."""
+    """Log the scalars of this step with every logger."""
     for logger in trainer.loggers:
         logger.log_metrics(scalars, trainer.global_step)
 
 
 def log_settings(trainer: Trainer, settings: dict[str, Any], scores: dict[str, float]) -> None:
-    """Log the settings; TensorBoard shows them only together with scores."""
+    """Log the settings as hyperparameters; TensorBoard shows them only with metrics."""
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.log_hyperparams(settings, {f"hp/{name}": score for name, score in scores.items()})
@@ -51,24 +51,24 @@ def log_settings(trainer: Trainer, settings: dict[str, Any], scores: dict[str, f
 
 
 def boards(trainer: Trainer) -> list[Any]:
-    """Return the loggers' writers that show texts and pictures, as TensorBoard's does."""
+    """Return the loggers' writers that show text and images, e.g. SummaryWriter."""
     writers = [getattr(logger, "experiment", None) for logger in trainer.loggers]
     return [writer for writer in writers if hasattr(writer, "add_text") and hasattr(writer, "add_image")]
 
 
 class ProgressCallback(Callback):
-    """Show loss, tokens/s and the time left; log curves every `log_every` steps."""
+    """Show loss, tokens/s and the time left; log scalars every `log_every` steps."""
 
     def __init__(self, config: TrainerConfig) -> None:
         self.config = config
-        self.seconds_before = 0.0  # of training, in earlier starts of the run
-        self.pace = 0.0  # seconds a step up to the first validation, if it plans the number of steps
+        self.seconds_before = 0.0  # of training before this resume
+        self.pace = 0.0  # seconds per step until the first validation; 0 if max_steps is set
         self.started = time.monotonic()
         self.console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
         columns = TaskProgressColumn(), BarColumn(20), TextColumn("{task.description}", markup=False)
         self.bar = Progress(*columns, console=self.console, transient=True, auto_refresh=False)
         self.task = self.bar.add_task("", total=1.0)
-        self.rate = 0.0  # target tokens a second in the last window
+        self.rate = 0.0  # target tokens per second, at the last logged step
 
     def state_dict(self) -> dict[str, Any]:
         return {"seconds": self.seconds, "pace": self.pace}
@@ -78,17 +78,17 @@ class ProgressCallback(Callback):
 
     @property
     def seconds(self) -> float:
-        """Seconds of training over all starts of the run."""
+        """Seconds of training, including the time before a resume."""
         return self.seconds_before + time.monotonic() - self.started
 
     @property
     def is_late(self) -> bool:
-        """Whether trainer.max_time is used up; a planned run ends with its schedule."""
+        """Whether max_time is over; False if `n_steps` was computed from max_time."""
         return not self.pace and self.config.max_seconds is not None and self.seconds >= self.config.max_seconds
 
     @property
     def n_steps(self) -> float:
-        """Steps of the run: trainer.max_steps, or those of the plan, infinite before it."""
+        """max_steps, or the steps that fit into max_time (infinite until `pace` is set)."""
         if self.config.max_steps is not None:
             return self.config.max_steps
         return max(1, round((self.config.max_seconds or 0) / self.pace)) if self.pace else math.inf
@@ -111,19 +111,17 @@ class ProgressCallback(Callback):
             self.pace = trainer.strategy.broadcast(self.seconds / trainer.global_step)
             self._end_at(trainer, pl_module)
             if trainer.is_global_zero:
-                self.say(
-                    f"{self.n_steps:,} steps will fit into {self.config.max_time}; the learning rate ends with them"
-                )
+                self.say(f"{self.n_steps:,} steps will fit into {self.config.max_time}; the schedule ends there")
         self._begin_window()
 
     def _end_at(self, trainer: Trainer, module: Any) -> None:
-        """Give the number of steps to the trainer and the schedule, once it is known."""
+        """Set max_steps of the schedule and, if it is finite, of the trainer."""
         module.max_steps = self.n_steps
         if math.isfinite(self.n_steps):
             trainer.fit_loop.epoch_loop.max_steps = int(self.n_steps)
 
     def _begin_window(self) -> None:
-        """Restart the counts, at each logged step and after a validation."""
+        """Reset the counters, at each logged step and after each validation."""
         self.since, self.tokens, self.paddings = time.monotonic(), 0, list[float]()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -156,13 +154,14 @@ class ProgressCallback(Callback):
 
     def _show_progress(self, step: int, loss: float) -> None:
         n_steps, limit = self.n_steps, self.config.max_seconds
-        # seconds a step, validations included
+        # seconds per step, including validations
         pace = (time.monotonic() - self.started) / max(1, step - self.first_step)
         left, share = (n_steps - step) * pace, step / n_steps
         if limit is not None and not self.pace:
             left, share = min(left, limit - self.seconds), max(share, self.seconds / limit)
         clock = timedelta(seconds=max(0, round(left)))
-        text = f"step {step} of {n_steps if math.isfinite(n_steps) else '?'}  loss {loss:.3f}  {self.rate or self._rate():,.0f} tokens/s  {clock} left"
+        of_all = f" of {n_steps}" if math.isfinite(n_steps) else ""
+        text = f"step {step}{of_all}  loss {loss:.3f}  {self.rate or self._rate():,.0f} tokens/s  {clock} left"
         if self.console.is_terminal:
             self.bar.update(self.task, completed=min(1.0, share), description=text, refresh=True)
         else:

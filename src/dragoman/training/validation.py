@@ -1,8 +1,8 @@
 """Validation: loss, metrics of greedy translations, samples, attention maps.
 
-A record holds the loss, each metric and `exact`, the percentage of translations that equal a reference. A model of
-both directions has the mean of its directions there, and each direction's own as bleu_zh_en. Where the pairs come
-from several corpora, each corpus has columns of its own, such as bleu_written.
+A record holds the loss, each metric, and `exact`, the percentage of translations that equal a reference. A model of
+two directions has the mean of both as its score, and a score for each direction, such as bleu_zh_en. If the pairs
+come from several corpora, there is also a score for each corpus, such as bleu_written.
 """
 
 import math
@@ -39,7 +39,7 @@ class ValidationCallback(Callback):
         self.data, self.say, self.directions = data, say, data.directions
         self.metrics, self.n_samples = config.trainer.metrics, config.trainer.samples
         self.monitor, self.patience = config.training.monitor, config.training.patience
-        # Directions alternate, so that a few samples show each: pairs[i::n] are those of direction i.
+        # The directions alternate, so that the first samples show both. pairs[i::n] belong to direction i.
         n = len(self.directions)
         pairs = select_pairs(data.validation, config.trainer.validation_pairs)
         self.pairs = [p for pair in pairs for p in (pair, pair.swapped())[:n]]
@@ -50,12 +50,12 @@ class ValidationCallback(Callback):
         self.search = SearchConfig(kind="greedy")
         encoded = data.src_tokenizer.encode_batch([pair.src for pair in self.pairs])
         tags = [data.src_tokenizer.tag(direction.tgt) for direction in self.directions]
-        # A sentence may be longer than those of training, and than the model's table of positions.
+        # Truncated, because a sentence may have more ids than the model has positions. One position is for <EOS>.
         limit = module.model.max_positions and module.model.max_positions - 1
         self.sources = [[*tags[i % n], *ids][:limit] for i, ids in enumerate(encoded)]
         self.history: list[Record] = []
-        self.before: list[str] = []  # the samples' translations at the last validation
-        self.average: Record | None = None  # the record of averaged snapshots, which belong to no step
+        self.before: list[str] = []  # translations of the samples at the last validation
+        self.average: Record | None = None  # the record of the averaged snapshots (average_last)
         self.is_best = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,18 +72,18 @@ class ValidationCallback(Callback):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the last training.patience validations brought nothing better."""
+        """Whether to stop early: training.patience validations without a better one."""
         ranks = [self._rank(record) for record in self.history]
         return bool(self.patience and ranks) and len(ranks) - 1 - ranks.index(max(ranks)) >= self.patience
 
     def _rank(self, record: Record) -> tuple[float, float]:
-        """Rank of a record, larger is better; the loss decides between equal scores."""
+        """Return a sort key, larger is better; of equal scores the lower loss wins."""
         sign = -1 if self.monitor.split("_")[0] in LOWER_IS_BETTER else 1
         value = -math.inf if self.monitor == "loss" else sign * record[self.monitor]
         return value, -record["loss"] if math.isfinite(record["loss"]) else -math.inf
 
     def curve(self) -> bytes:
-        """Draw the metrics of all validations by step, as a PNG."""
+        """Plot the metrics of all validations over the steps, as a PNG."""
         steps = [record["step"] for record in self.history]
         names = [name for name in self.columns if not name.startswith("exact")] or ["loss"]
         series = {name: (steps, [record[name] for record in self.history]) for name in names}
@@ -107,7 +107,7 @@ class ValidationCallback(Callback):
         self.before = hypotheses[: self.n_samples]
 
     def _translate(self, trainer: Trainer, model: Transformer) -> list[str]:
-        """Translate greedily, each process a share; every process gets all translations."""
+        """Translate greedily; processes share the work, and each returns all results."""
         rank, world_size = trainer.global_rank, trainer.world_size
         with torch.autocast(model.projection.weight.device.type, enabled=False):
             results = translate_ids(model, self.sources[rank::world_size], self.search)
@@ -119,7 +119,7 @@ class ValidationCallback(Callback):
         return [shares[i % world_size][i // world_size] for i in range(len(self.sources))]
 
     def _score(self, hypotheses: list[str]) -> Record:
-        """Fill all columns of a record, and add the signature of the first metric."""
+        """Return the scores of all columns, and the signature of the first metric."""
         record: Record = {}
         for suffix, parts in self.groups.items():
             scored = [
@@ -132,7 +132,7 @@ class ValidationCallback(Callback):
         return record
 
     def _summary(self, record: Record, best: Record | None) -> str:
-        """One line: scores, those of corpora and directions, whether it is kept."""
+        """Return one line with all scores, and whether the model is kept."""
         line = f"step {record['step']}: validation loss {record['loss']:.3f}"
         for name in self.scores:
             parts = [f"{suffix[1:]} {record[name + suffix]:.2f}" for suffix in self.groups if suffix]
@@ -144,11 +144,11 @@ class ValidationCallback(Callback):
         return f"{line}  (not kept: {self.monitor} was {best[self.monitor]:.2f} at step {best['step']})"
 
     def _show_samples(self, trainer: Trainer, hypotheses: list[str], model: Transformer) -> None:
-        """Show a table of translations and two maps of the last cross-attention."""
+        """Log a table of translations, and last-layer cross-attention for two of them."""
         step, tokenizers = trainer.global_step, (self.data.src_tokenizer, self.data.tgt_tokenizer)
         before = [*self.before, *[""] * self.n_samples]
         samples = list(zip(self.pairs, hypotheses, before, strict=False))[: self.n_samples]
-        table = "| source | reference | hypothesis now | before |\n|---|---|---|---|"
+        table = "| source | reference | hypothesis | previous hypothesis |\n|---|---|---|---|"
         for pair, *texts in samples:
             cells = [text.replace("|", "\\|") for text in (pair.src, pair.tgt, *texts)]
             table += f"\n| {' | '.join(cells)} |"
@@ -162,9 +162,9 @@ class ValidationCallback(Callback):
 
 
 def _groups(corpora: list[str], directions: list[Direction]) -> dict[str, list[tuple[Direction, list[int]]]]:
-    """Group the rows to score: all as "", a corpus or direction as "_NAME".
+    """Return suffix -> rows to score: "" is all, "_NAME" a corpus or a direction.
 
-    Each group has a part per direction, since a metric is one of a target language; its score is their mean.
+    A group has one part per direction, because metrics depend on the target language. Its score is the mean of them.
     """
     n, names = len(directions), sorted(set(corpora))
     every = [(direction, list(range(i, len(corpora), n))) for i, direction in enumerate(directions)]
@@ -177,7 +177,7 @@ def _groups(corpora: list[str], directions: list[Direction]) -> dict[str, list[t
 
 
 def select_pairs(pairs: Sequence[Pair], n: int) -> list[Pair]:
-    """Select `n` pairs, the same in every run, in equal shares of each corpus."""
+    """Select the same `n` pairs in every run, with equal shares for the corpora."""
     by_corpus: dict[str, list[int]] = {}
     for i, pair in enumerate(pairs):
         by_corpus.setdefault(pair.corpus, []).append(i)
@@ -190,7 +190,7 @@ def select_pairs(pairs: Sequence[Pair], n: int) -> list[Pair]:
 
 
 def _scores_of(rows: list[tuple[str, Pair]], tgt: str, metrics: Sequence[str]) -> Record:
-    """Score translations of one direction, with the first metric's signature."""
+    """Return scores of one direction, and the signature of the first metric."""
     hypotheses = [hypothesis for hypothesis, _ in rows]
     references = [pair.references or (pair.tgt,) for _, pair in rows]
     scores = evaluate(hypotheses=hypotheses, references=references, tgt=tgt, metrics=metrics)

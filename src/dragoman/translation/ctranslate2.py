@@ -1,13 +1,13 @@
 """CTranslate2 engine: ids -> ids, faster than torch on a CPU.
 
-The folder ctranslate2/ of a bundle (translation/export.py writes it) holds CTranslate2's own files and a
-manifest.json that ties them to the weights they were made from.
+translation/export.py writes the folder ctranslate2/ of a bundle. It holds CTranslate2's files and a manifest.json with
+checksums of the weights that were exported.
 
-A batch has one length cap in CTranslate2, and each sentence has one in Dragoman. A batch is searched up to the longest
-of its caps, and each hypothesis is cut at its own. A greedy translation is then exactly that of torch. A hypothesis of
-a beam that reaches its cap may be another one, and keeps the score that it had before the cut.
+CTranslate2 has one max_decoding_length per batch, but Dragoman has one maximum length (`caps`) per sentence. A batch is
+decoded up to its largest maximum, then each hypothesis is cut at its own. Greedy search gives exactly torch's result. A
+beam hypothesis that reaches its maximum may differ from torch's, and keeps its score from before the cut.
 
-Each worker has one thread: workers share nothing, threads within one wait for each other.
+Each worker has one thread, because the threads of one worker would wait for each other.
 """
 
 import itertools
@@ -27,14 +27,14 @@ from dragoman.errors import UserError, check_choice
 from dragoman.manifest import MANIFEST, listed, read_json, verify
 from dragoman.search.hypothesis import Hypothesis
 
-SEARCHES = ("greedy", "beam")  # kinds that CTranslate2 computes as search/ does
+SEARCHES = ("greedy", "beam")  # kinds with the same results in CTranslate2 and search/
 FOLDER = "ctranslate2"
 FORMAT_VERSION = 1
 Ids = Sequence[Sequence[int]]
 
 
 class CTranslate2Engine:
-    """Search with a loaded export; `positions` is the most ids, 0 without limit."""
+    """Engine with a loaded export; `positions` is the maximum length, 0 = no limit."""
 
     def __init__(self, folder: Path, info: BundleInfo, positions: int) -> None:
         self.positions = positions
@@ -44,13 +44,13 @@ class CTranslate2Engine:
         self._src_pieces = src.pieces(range(len(src)))
         self._tgt_ids = {piece: i for i, piece in enumerate(tgt.pieces(range(len(tgt))))}
         options = {"device": "cpu", "inter_threads": self.workers, "intra_threads": 1}
-        # In a thread of its own, because the thread that loads it is left with one thread for torch as well.
+        # In a separate thread, because loading limits torch to one thread in the thread that loads.
         with ThreadPoolExecutor(1) as pool:
             self._model = pool.submit(library().Translator, str(folder), **options).result()
 
     @classmethod
     def load(cls, bundle: Path, info: BundleInfo) -> "CTranslate2Engine":
-        """Load a bundle's export. Raises UserError if missing, damaged or outdated."""
+        """Load a bundle's export. Raises UserError if it is missing, damaged or stale."""
         folder = export_of(bundle)
         remedy = f"Run `python scripts/export.py --model {bundle} --to ctranslate2`, or use --engine torch"
         if not folder.is_dir():
@@ -67,13 +67,13 @@ class CTranslate2Engine:
         search: SearchConfig,
         *,
         batch_tokens: int = 4096,
-        lines: Sequence[int] | None = None,  # seed sampling in torch
+        lines: Sequence[int] | None = None,  # unused; the torch engine seeds sampling with them
         scored: bool = True,
         progress: Callable[[int], object] | None = None,
     ) -> list[list[Hypothesis]]:
-        """As engine.translate_ids, without token_scores; scores only if `scored`."""
+        """Translate like engine.translate_ids, without token_scores; scores if `scored`."""
         check_choice("search.kind", search.kind, SEARCHES)
-        limit = self.positions - 1 if self.positions else sys.maxsize  # one is for <EOS>
+        limit = self.positions - 1 if self.positions else sys.maxsize  # <BOS> has a position, too
         caps = [min(search.max_length(len(source)), limit) for source in sources]
         width = search.beam_size if search.kind == "beam" else 1
 
@@ -93,7 +93,7 @@ class CTranslate2Engine:
         n_tokens = sum(len(source) + 1 for source in sources)
         batches = _batches(sources, min(batch_tokens // width, n_tokens // self.workers))
         submitted = map(submit, batches)
-        # A few batches always wait for a worker; not all of them, so that an interrupt ends soon.
+        # Submit a few batches in advance, but not all of them, so that Ctrl-C stops soon.
         waiting = deque(itertools.islice(submitted, 2 * self.workers))
         results: list[list[Hypothesis]] = [[] for _ in sources]
         while waiting:
@@ -112,28 +112,28 @@ class CTranslate2Engine:
 
 
 def library() -> Any:
-    """Import CTranslate2. Raises UserError with the command that installs it."""
+    """Return the module ctranslate2. Raises UserError if it is not installed."""
     try:
         import ctranslate2
     except ImportError:
-        raise UserError("CTranslate2 is not installed. Run `pip install 'ctranslate2>=4.8'`") from None
+        raise UserError("ctranslate2: not installed. Run `pip install 'ctranslate2>=4.8'`") from None
     return ctranslate2
 
 
 def export_of(bundle: Path) -> Path:
-    """Return where the export of a bundle is, or would be."""
+    """Return the folder of a bundle's export; it may not exist."""
     return files.current(bundle / FOLDER)
 
 
 def made_of(bundle: Path) -> dict[str, Any]:
-    """Return the manifest's entries of the files that an export is made from."""
+    """Return the manifest's entries of the files that the export depends on."""
     return {name: entry for name, entry in listed(bundle).items() if name != CARD}
 
 
 def _batches(sources: Ids, n_tokens: int) -> Iterator[list[int]]:
-    """Yield indices of sources, by falling length, of at most `n_tokens` in a batch.
+    """Yield batches of source indices, longest first, of at most `n_tokens` each.
 
-    Not data.batching.length_batches, because importing numpy takes longer than translating a sentence.
+    It does not use data.batching.length_batches, because importing numpy takes longer than translating a sentence.
     """
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
     while order:

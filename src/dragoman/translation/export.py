@@ -1,11 +1,11 @@
-"""Export to CTranslate2, in the folder ctranslate2/ of the bundle.
+"""Export of a bundle to CTranslate2, into its folder ctranslate2/.
 
-A position scheme that adds to the word vectors becomes a table of its addends, long enough for the bundle's own
-search settings. The pieces that are never produced (search/warp.py) get a bias that no logit outweighs.
+Absolute positions are exported as a table of position encodings, long enough for the bundle's search settings. The
+pieces that are never produced (search/warp.py) get an output bias of -1e9.
 
-Verification: before anything is written, the same network in float32 translates 100 sentences greedily, as torch does.
-Two translations may differ only after a near tie: at the first piece where they part, torch's log-probs of
-both pieces lie within 1e-4 of each other.
+Verification: before the export is saved, CTranslate2 and torch translate 100 sentences by greedy search in float32.
+Two translations may differ only after a near tie: at the first piece that differs, torch's log-probs of the two pieces
+differ by at most 1e-4.
 """
 
 import itertools
@@ -37,8 +37,8 @@ from dragoman.translation.engine import translate_ids
 
 QUANTIZATIONS = ("int8", "int16", "float32")
 SENTENCES = 100  # translated by both engines
-NEAR_TIE = 1e-4  # nats between two pieces that the engines may rank differently
-_LONGEST = 100  # ids of a sentence that is compared
+NEAR_TIE = 1e-4  # nats: at this difference or less, the engines may choose different pieces
+_LONGEST = 100  # maximum number of ids in a verified sentence
 _FEWEST_POSITIONS = 1024
 _NEVER_BIAS = -1e9
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}  # CTranslate2's names
@@ -46,7 +46,7 @@ _NORMALIZATIONS = ("layer_norm", "rms_norm")
 
 
 def unsupported_by_ctranslate2(config: ModelConfig) -> str | None:
-    """Return the first setting that CTranslate2 cannot express, or None."""
+    """Return the first setting that CTranslate2 does not support, or None."""
     position = config.position.kind
     supported = {
         f"model.score={config.score}": choose("model.score", config.score, SCORES).ctranslate2,
@@ -58,10 +58,10 @@ def unsupported_by_ctranslate2(config: ModelConfig) -> str | None:
 
 
 def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: str = "int8") -> str:
-    """Write the export, verified on the first of `sources`; return a summary.
+    """Write the export, verify it on the first `sources`, and return a summary.
 
-    Random ids replace missing sources. Raises UserError for a network that CTranslate2 cannot express, and for
-    an export that translates differently from torch; an older export then stays as it was.
+    Random ids are used if there are fewer than 100 sources. Raises UserError if CTranslate2 does not support the model,
+    or if its translations differ from those of torch. In both cases an older export stays unchanged.
     """
     version = engine.library().__version__
     check_choice("quantization", quantization, QUANTIZATIONS)
@@ -92,32 +92,32 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
 
 
 def _n_positions(bundle: Bundle) -> int:
-    """The length of the position table; 0: the scheme needs none."""
+    """Return the length of the position table; 0 if the scheme needs no table."""
     if isinstance(bundle.model.encoder_position, T5 | Rope):
         return 0
-    longest = bundle.max_length + len(bundle.directions)  # with its tag and <EOS>
+    longest = bundle.max_length + len(bundle.directions)  # with <EOS>, and the language tag if there are two directions
     return bundle.model.max_positions or max(_FEWEST_POSITIONS, longest, bundle.search.max_length(longest))
 
 
 def _verify(bundle: Bundle, fast: engine.CTranslate2Engine, texts: Sequence[str]) -> None:
-    """Translate with both engines. Raises UserError unless equal up to near ties."""
+    """Compare both engines. Raises UserError for a difference without a near tie."""
     rng, tokenizer = random.Random(1), bundle.src_tokenizer
     rows = [ids for text in texts[:SENTENCES] if (ids := tokenizer.encode(clean_text(text)))]
     while len(rows) < SENTENCES:
         rows.append(rng.choices(range(EOS + 1, len(tokenizer)), k=rng.randint(1, 24)))
-    longest = min(_LONGEST, (fast.positions or _FEWEST_POSITIONS) - 2)  # a tag and <EOS> have positions, too
+    longest = min(_LONGEST, (fast.positions or _FEWEST_POSITIONS) - 2)  # the tag and <EOS> also need positions
     tags = itertools.cycle([tokenizer.tag(direction.tgt) for direction in bundle.directions])
     sources = [[*next(tags), *row[:longest]] for row in rows]
     greedy = SearchConfig(kind="greedy")
     results = translate_ids(bundle.model, sources, greedy), fast.translate(sources, greedy, scored=False)
     for source, (ours,), (theirs,) in zip(sources, *results, strict=True):
         if ours.ids != theirs.ids and _gap(bundle.model, source, ours.ids, theirs.ids) > NEAR_TIE:
-            raise UserError(f"CTranslate2 and torch differ on the ids {source}. Nothing was written")
+            raise UserError(f"CTranslate2: the export and torch differ on the ids {source}; it is not saved. Use torch")
 
 
 @torch.inference_mode()
 def _gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
-    """The gap of torch's log-probs where two translations first differ."""
+    """Return the difference of torch's log-probs at the first piece that differs."""
     pairs = enumerate(zip([*a, EOS], [*b, EOS], strict=False))
     first, (piece, other) = next((n, pair) for n, pair in pairs if pair[0] != pair[1])
     logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *a[:first]]]), None)[0, -1]
@@ -140,7 +140,7 @@ def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) ->
 
 @torch.inference_mode()
 def specification(model: Transformer, n_positions: int) -> Any:
-    """The network as a TransformerSpec in float32, without vocabularies."""
+    """Return the model as a TransformerSpec in float32, without vocabularies."""
     from ctranslate2 import specs
 
     config = model.config
@@ -202,7 +202,7 @@ def _feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None
 
 
 def _linear(spec: Any, *products: nn.Linear) -> None:
-    """One product in CTranslate2, side by side where we have several."""
+    """Copy linear layers into one of CTranslate2, their outputs concatenated."""
     spec.weight = _numbers(torch.cat([product.weight for product in products]))
     spec.bias = _numbers(torch.cat([product.bias for product in products]))
 
@@ -214,5 +214,5 @@ def _norm(spec: Any, norm: Any) -> None:
 
 
 def _numbers(tensor: Tensor) -> np.ndarray:
-    """A copy, because quantisation writes in place."""
+    """Return a copy, because CTranslate2 quantises in place."""
     return tensor.detach().to("cpu", torch.float32, copy=True).numpy()

@@ -1,7 +1,7 @@
 """Lines to sentences with ids, and translated sentences to lines."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dragoman.data.sentences import split
@@ -29,9 +29,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Translation:
-    """The n_best translations of a line, best first."""
+    """The n_best translations of a line, best first; `warnings` are about the best one."""
 
     hypotheses: list[Candidate]
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:

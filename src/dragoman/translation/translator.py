@@ -1,14 +1,14 @@
-"""Text to text: sentences go in, sentences come out.
+"""Translation of text: N lines in, N lines out, in the same order.
 
-N lines in, N lines out, in order, and no part of a line is dropped:
-  - a line is split at its sentence ends (data/sentences.py), because models are trained on single sentences and
-    drop the second one; a sentence longer than the training sentences is split further;
-  - the translations are joined with the white space between the sentences, or the target language's: a space in
-    English where Chinese had none, none in Chinese where English had one;
-  - blank lines stay blank, and a sentence without letters or digits (emoji, a row of dashes) is copied.
-A call has one direction: the one that is named, or the first whose source is in the script of the text (of all lines
-in `score`, of the first window elsewhere). The n-th best translation of a line joins the n-th best of its sentences.
-Lines are translated in windows, so that memory does not depend on the length of a file.
+Every part of a line is translated or copied:
+  - A line is split into sentences (data/sentences.py). A model is trained on single sentences, and would omit the
+    second one. A sentence longer than the training sentences is split again.
+  - The translated sentences are joined with the white space of the source, as far as the target language uses it.
+    English has a space between sentences, Chinese has none.
+  - A blank line stays blank. A sentence without letters or digits (emoji, a row of dashes) is copied.
+All lines of a call have one direction: the argument `direction`, or the one whose source language fits the script of
+the text (`score` takes all lines, the others the first window). The n-th best translation of a line consists of the
+n-th best of each sentence. Lines are translated in windows, so memory does not grow with the length of a file.
 """
 
 import itertools
@@ -27,6 +27,7 @@ from dragoman.languages import Direction, by_script, named
 from dragoman.search.hypothesis import Hypothesis
 from dragoman.translation.ctranslate2 import SEARCHES, CTranslate2Engine, export_of, library
 from dragoman.translation.lines import Candidate, Sentence, Translation, in_lines, join, sentences
+from dragoman.translation.warning import warnings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,23 +37,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidate", "Translation", "Translator"]
 ENGINES = ("auto", "torch", "ctranslate2")
-WINDOW = 2_000  # lines
-_LONGEST = 4_096  # ids of a sentence; attention over more would need gigabytes
+WINDOW = 2_000  # lines translated at a time
+_LONGEST = 4_096  # maximum ids of a sentence; attention over more would need gigabytes
 log = logging.getLogger(__name__)
 
 
 class Translator:
     """A bundle, ready to translate with CTranslate2 or torch.
 
-    `bundle` holds the model, unless there is an `export`; then `read` loads it when it is needed.
+    Without an `export`, `bundle` holds the model. With an `export`, `read` loads the model at its first use.
     """
 
     def __init__(
         self, bundle: BundleInfo, export: CTranslate2Engine | None = None, read: Callable[[], Bundle] | None = None
     ) -> None:
         self.bundle, self._export, self._read = bundle, export, read
-        self.engine = "ctranslate2" if export else "torch"  # which translates
-        # A sentence has its tag, in a model of two directions, and <EOS>.
+        self.engine = "ctranslate2" if export else "torch"  # for the searches that it supports
+        # Each sentence ends in <EOS>. In a model of two directions it also begins with a language tag.
         limit = export.positions if export else self.model.max_positions
         self.max_length = min(bundle.max_length, max(1, (limit or _LONGEST) - len(bundle.directions)))
 
@@ -60,10 +61,10 @@ class Translator:
     def load(
         cls, folder: Path | str, device: str = "auto", *, engine: str = "auto", task: str | None = None
     ) -> "Translator":
-        """Load a bundle or run folder on cpu, cuda, cuda:N, mps or the best of them.
+        """Load a bundle, or that of a run, on cpu, cuda, cuda:N, mps, or auto (best).
 
-        `engine` is torch, ctranslate2, or auto: CTranslate2 on a CPU where the bundle has a valid export. `task` is
-        an option that only torch serves, such as "--attention".
+        `engine` is torch, ctranslate2, or auto: ctranslate2 on a CPU if the bundle has a valid export, else torch.
+        `task` names an option that only torch supports, such as "--attention".
         """
         check_choice("--engine", engine, ENGINES)
         folder = bundles.locate(Path(folder))
@@ -79,13 +80,13 @@ class Translator:
 
     @cached_property
     def model(self) -> "Transformer":
-        """The network in torch."""
+        """The model in torch."""
         bundle = self._read() if self._read else self.bundle
         assert isinstance(bundle, Bundle)
         return bundle.model
 
     def direction(self, name: str | None, text: str) -> Direction:
-        """Return the direction called `name`, or that for the script of `text`."""
+        """Return the direction `name`; without a name, the one for the script of `text`."""
         choices = self.bundle.directions
         return named(name, choices) if name else by_script(choices, text)
 
@@ -103,16 +104,16 @@ class Translator:
         scored: bool = True,
         progress: Callable[[int], object] | None = None,
     ) -> Iterator[Translation]:
-        """Translate input of any length; translations follow one by one, in order.
+        """Yield the translation of each line, in order; the input may have any length.
 
-        `search` defaults to the bundle's own, `direction` is written zh_en, `batch_tokens` bounds sentences x beams
-        x longest sentence. Without `scored`, scores may be missing, which saves time. `progress` is called with
-        the number of lines done so far.
+        `search` defaults to the settings in the bundle. An example of `direction` is zh_en. `batch_tokens` is the
+        maximum of sentences x beams x longest sentence in a batch. `scored=False` is faster, but scores may be
+        missing. `progress` is called with the number of lines done so far.
         """
         search, progress = search or self.bundle.search, progress or (lambda n_lines: None)
         translate = self._translate_ids(search, scored)
         n_lines = n_sentences = 0
-        for tgt, window in self._windows(lines, direction):
+        for to, window in self._windows(lines, direction):
             sources = [sentence.ids for line in window for sentence in line if sentence.ids]
             numbers = range(n_sentences, n_sentences + len(sources))
             report = in_lines(progress, n_lines, len(window), len(sources))
@@ -120,25 +121,26 @@ class Translator:
             for line in window:
                 parts = [(sentence, next(rest) if sentence.ids else []) for sentence in line]
                 n_best = max([1, *(len(hypotheses) for _, hypotheses in parts)])
-                ranks = [join(parts, rank, self.bundle.tgt_tokenizer, tgt) for rank in range(n_best)]
-                yield Translation(ranks)
+                ranks = [join(parts, rank, self.bundle.tgt_tokenizer, to.tgt) for rank in range(n_best)]
+                source = " ".join(sentence.text for sentence in line)
+                yield Translation(ranks, warnings(source, ranks[0].text, to, self.bundle.src_tokenizer))
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
             progress(n_lines)
 
     def score(
         self, src: Sequence[str], tgt: Sequence[str], *, batch_tokens: int = 4096, direction: str | None = None
     ) -> list[float]:
-        """Return log P(tgt | src) of pairs of whole lines, in nats with <EOS>."""
+        """Return log P(tgt | src) in nats for pairs of whole lines, <EOS> included."""
         from dragoman.translation.engine import score_ids
 
         if len(src) != len(tgt):
-            raise UserError(f"{len(src)} source lines but {len(tgt)} target lines. They are pairs")
+            raise UserError(f"score: source and target lines must be pairs (found {len(src)} and {len(tgt)})")
         language = self.direction(direction, "\n".join(src)).tgt
         pairs = [self._whole(*pair, language) for pair in zip(src, tgt, strict=True)]
         return score_ids(self.model, [s for s, _ in pairs], [t for _, t in pairs], batch_tokens=batch_tokens)
 
     def attend(self, line: str, translation: str, *, direction: str | None = None) -> "Attended":
-        """Return the attention of each piece of `translation` over whole `line`."""
+        """Return attention weights of `line` and its `translation`, without splitting."""
         from dragoman.explain.attention_map import attended
 
         src, tgt = self._whole(line, translation, self.direction(direction, line).tgt)
@@ -153,10 +155,10 @@ class Translator:
         direction: str | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> "Tensor":
-        """Return a vector per line, (N, D) float32 on the CPU, pooled encoder states.
+        """Return one vector per line, pooled encoder output, (N, D) float32 on the CPU.
 
-        The vector of several sentences is their mean, weighted by tokens; a line with nothing to translate gets
-        zeros. Poolings: model/pooling.py.
+        A line of several sentences gets the mean of their vectors, weighted by tokens. A line with nothing to
+        translate gets zeros. `pooling` is one of POOLINGS in model/pooling.py.
         """
         import torch
 
@@ -173,7 +175,7 @@ class Translator:
         return torch.cat(vectors)
 
     def _translate_ids(self, search: SearchConfig, scored: bool) -> Callable[..., list[list[Hypothesis]]]:
-        """The engine's function for this search."""
+        """Return the function that translates ids by this search."""
         if self._export and search.kind in SEARCHES:
             return partial(self._export.translate, scored=scored)
         if self._export:
@@ -182,34 +184,34 @@ class Translator:
 
         return partial(translate_ids, self.model)
 
-    def _windows(self, lines: Iterable[str], direction: str | None) -> Iterator[tuple[str, list[list[Sentence]]]]:
-        """Yield the target language and the sentences of some lines at a time."""
-        rest, tgt, tokenizer = iter(lines), "", self.bundle.src_tokenizer
+    def _windows(self, lines: Iterable[str], direction: str | None) -> Iterator[tuple[Direction, list[list[Sentence]]]]:
+        """Yield the direction, and up to WINDOW lines as lists of sentences."""
+        rest, to, tokenizer = iter(lines), None, self.bundle.src_tokenizer
         while window := list(itertools.islice(rest, WINDOW)):
-            tgt = tgt or self.direction(direction, "\n".join(window)).tgt
-            tag = tokenizer.tag(tgt)
-            yield tgt, [list(sentences(line.strip(), tokenizer, tag, self.max_length)) for line in window]
+            to = to or self.direction(direction, "\n".join(window))
+            tag = tokenizer.tag(to.tgt)
+            yield to, [list(sentences(line.strip(), tokenizer, tag, self.max_length)) for line in window]
 
     def _whole(self, src: str, tgt: str, tgt_language: str) -> tuple[list[int], list[int]]:
-        """The ids of a pair of whole lines. Raises UserError if they are too many."""
+        """Return the ids of a pair of whole lines. Raises UserError if they are too many."""
         src_tokenizer, tgt_tokenizer = self.bundle.src_tokenizer, self.bundle.tgt_tokenizer
         ids = [*src_tokenizer.tag(tgt_language), *src_tokenizer.encode(clean_text(src))]
         tgt_ids = tgt_tokenizer.encode(clean_text(tgt))
         length, limit = max(len(ids), len(tgt_ids)) + 1, min(_LONGEST, self.model.max_positions or _LONGEST)
         if length > limit:
-            raise UserError(f"'{src[:40]}': {length} pieces are too many, the limit is {limit}. Shorten it")
+            raise UserError(f"'{src[:40]}': too long, the limit is {limit} pieces (found {length}). Shorten it")
         return ids, tgt_ids
 
 
 def _load_export(
     folder: Path, info: BundleInfo, engine: str, device: str, task: str | None
 ) -> CTranslate2Engine | None:
-    """Return the export to use, None for torch. Raises UserError if named but bad."""
+    """Return the export, or None for torch. Raises only with engine=ctranslate2."""
     on_cpu = device in ("auto", "cpu")
     if engine == "torch" or (engine == "auto" and not (on_cpu and export_of(folder).is_dir())):
         return None
     if not on_cpu:
-        raise UserError(f"--device {device}: CTranslate2 computes on the CPU here. Use --engine torch")
+        raise UserError(f"--device {device}: CTranslate2 is supported on the CPU only. Use --engine torch")
     if task:
         log.warning("note: CTranslate2 does not support %s; torch is used", task)
         return None

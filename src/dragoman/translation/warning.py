@@ -1,0 +1,46 @@
+"""Warnings about a translation that is probably wrong, by rules that need no reference.
+
+The rules and their rates on good and damaged translations: scripts/README.md.
+"""
+
+import re
+from collections.abc import Iterator
+
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.languages import Direction, length, reads
+
+MAX_RATIO, GRACE = 3.0, 20  # of lengths as in data/cleaning.py; GRACE letters are added to the shorter side
+# Two letters or more four times in a row, in the translation; in the source one is enough.
+_LOOP = re.compile(r"(\w[^.!?。！？]{0,60}?\w)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
+_SOURCE_LOOP = re.compile(r"(\w.{0,60}?)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
+MOST_NAMES = 3  # words of a name, which may stay as it is
+_NO_LETTERS = re.compile(r"[\W_]+")
+
+
+def warnings(source: str, translation: str, direction: Direction, tokenizer: Tokenizer) -> list[str]:
+    """Return a message for each rule that applies; none for lines without letters."""
+    return list(_warnings(source, translation, direction, tokenizer)) if _NO_LETTERS.sub("", source) else []
+
+
+def _warnings(source: str, translation: str, direction: Direction, tokenizer: Tokenizer) -> Iterator[str]:
+    if (loop := _LOOP.search(translation)) and not _SOURCE_LOOP.search(source):
+        yield f"repetition of '{loop[1][:20]}'"
+    if not reads(direction.tgt, translation):
+        yield f"not written in the script of '{direction.tgt}'"
+    elif _bare(source) == _bare(translation) and len(source.split()) > MOST_NAMES:
+        yield "copy of the source"
+    letters = dict.fromkeys(character for character in source if character.isalpha())
+    if unknown := [letter for letter in letters if _in_bytes(tokenizer, letter)]:
+        yield f"characters not seen in training: {''.join(unknown[:10])}"
+    shorter, longer = sorted(map(length, (source, translation)))
+    if longer > MAX_RATIO * (shorter + GRACE):
+        yield "unusual length"
+
+
+def _bare(text: str) -> str:
+    return _NO_LETTERS.sub("", text.casefold())
+
+
+def _in_bytes(tokenizer: Tokenizer, character: str) -> bool:
+    """Whether the vocabulary has no piece for a character."""
+    return any(piece.startswith("<0x") for piece in tokenizer.pieces(tokenizer.encode(character)))

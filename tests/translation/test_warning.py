@@ -1,0 +1,39 @@
+"""Warnings: each rule applies to what it is for, and to no good translation."""
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.languages import Direction
+from dragoman.translation.warning import warnings
+
+TOKENIZER = Tokenizer.load(next(Path(__file__).parents[1].joinpath("golden").rglob("*.model")))
+INTO_EN = Direction("zh", "en")
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "message"),
+    [
+        ("好久不见", "Long time no see", None),
+        ("哈哈哈哈！", "Ha ha ha ha!", None),
+        ("不，不，不，不！", "No, no, no, no!", None),
+        ("我很好。", "Fine, fine, fine, fine.", "repetition"),
+        ("2024", "2024", None),
+        ("……", "……", None),
+        ("好久不见", "I saw the I saw the I saw the I saw the", "repetition of 'I saw the'"),
+        ("好久不见", "很好看", "not written in the script of 'en'"),
+        ("Tom", "Tom", None),
+        ("你好。", "Hello, my dear friend, I have not seen you for such a very long time. " * 2, "unusual"),
+        ("龘好", "Good.", "characters not seen in training: 龘"),
+    ],
+)
+def test_a_warning_names_the_rule(source: str, translation: str, message: str | None) -> None:
+    found = warnings(source, translation, INTO_EN, TOKENIZER)
+    assert found == [] if message is None else message in " ".join(found)
+
+
+def test_a_copied_sentence_is_found_and_a_name_is_not() -> None:
+    direction, sentence = Direction("de", "en"), "Wir haben uns lange nicht gesehen."
+    assert warnings(sentence, sentence, direction, TOKENIZER) == ["copy of the source"]
+    assert warnings("Johann Wolfgang Goethe", "Johann Wolfgang Goethe", direction, TOKENIZER) == []
