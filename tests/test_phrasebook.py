@@ -99,7 +99,7 @@ def test_near_copies_rare_words_and_test_sentences_are_found(tmp_path: Path, mon
     assert checks.uncovered(["爸爸", "你好", "好"], pairs + pairs[2:]) == ["爸爸"]
     for name in checks.ELSEWHERE:
         (tmp_path / name).mkdir()
-        (tmp_path / name / "train.tsv").write_text("zh\ten\n" + "\t".join(pairs[0]) + "\n")
+        (tmp_path / name / "train.tsv").write_text("zh\ten\n" + "\t".join(pairs[0][:2]) + "\n")
     (tmp_path / "tatoeba" / "test.tsv").write_text("zh\ten\n别的句子。\tdad fixes the bicycles every weekend\n")
     monkeypatch.setenv("DRAGOMAN_DATA", str(tmp_path))
     faults, notes = checks.elsewhere(pairs)

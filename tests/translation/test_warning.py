@@ -1,15 +1,23 @@
 """Warnings: each rule applies to what it is for, and to no good translation."""
 
-from pathlib import Path
+import string
 
 import pytest
 
+from dragoman.config import TokenizerConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.languages import Direction
 from dragoman.translation.warning import warnings
 
-TOKENIZER = Tokenizer.load(next(Path(__file__).parents[1].joinpath("golden").rglob("*.model")))
 INTO_EN = Direction("zh", "en")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A vocabulary with every Latin letter and a few Chinese ones."""
+    corpus = [*string.ascii_letters, "好久不见哈我很你。，"] * 20
+    path = tmp_path_factory.mktemp("vocabulary") / "joint.model"
+    return Tokenizer.train(corpus, TokenizerConfig(kind="char", vocab_size=400), path, ["zh", "en"])
 
 
 @pytest.mark.parametrize(
@@ -28,12 +36,12 @@ INTO_EN = Direction("zh", "en")
         ("龘好", "Good.", "characters not seen in training: 龘"),
     ],
 )
-def test_a_warning_names_the_rule(source: str, translation: str, message: str | None) -> None:
-    found = warnings(source, translation, INTO_EN, TOKENIZER)
+def test_a_warning_names_the_rule(tokenizer: Tokenizer, source: str, translation: str, message: str | None) -> None:
+    found = warnings(source, translation, INTO_EN, tokenizer)
     assert found == [] if message is None else message in " ".join(found)
 
 
-def test_a_copied_sentence_is_found_and_a_name_is_not() -> None:
+def test_a_copied_sentence_is_found_and_a_name_is_not(tokenizer: Tokenizer) -> None:
     direction, sentence = Direction("de", "en"), "Wir haben uns lange nicht gesehen."
-    assert warnings(sentence, sentence, direction, TOKENIZER) == ["copy of the source"]
-    assert warnings("Johann Wolfgang Goethe", "Johann Wolfgang Goethe", direction, TOKENIZER) == []
+    assert warnings(sentence, sentence, direction, tokenizer) == ["copy of the source"]
+    assert warnings("Johann Wolfgang Goethe", "Johann Wolfgang Goethe", direction, tokenizer) == []

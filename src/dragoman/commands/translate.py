@@ -120,7 +120,7 @@ def as_text(translation: Translation) -> str:
 
 
 def as_json(translation: Translation) -> str:
-    """The best hypothesis as a JSON object with its warnings; several are added as a list."""
+    """The best hypothesis as JSON with its warnings; several are added as a list."""
     best, *others = hypotheses = [vars(hypothesis) for hypothesis in translation.hypotheses]
     record = {**best, "warnings": translation.warnings}
     return json.dumps(record | ({"hypotheses": hypotheses} if others else {}), ensure_ascii=False)

@@ -141,5 +141,5 @@ class TranslationData(LightningDataModule):
         return {"consumed": self.consumed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume at a checkpoint; training/fit.py has compared the fingerprints of the data."""
+        """Resume at a checkpoint; training/fit.py has compared the fingerprints."""
         self.consumed = state_dict["consumed"]

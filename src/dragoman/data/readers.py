@@ -144,7 +144,7 @@ def arrow_rows(table: pa.Table, columns: Columns) -> Rows:
 
 
 def read_tmx(path: Path, columns: Columns) -> Iterator[Rows]:
-    """Read a translation memory (TMX 1.4); the columns are language codes, en-US counts as en."""
+    """Read a translation memory (TMX 1.4); en-US counts as the column en."""
 
     def units() -> Iterator[tuple[str, str]]:
         found: set[str] = set()
@@ -152,7 +152,7 @@ def read_tmx(path: Path, columns: Columns) -> Iterator[Rows]:
             for _, element in ElementTree.iterparse(file):
                 if element.tag != "tu":
                     continue
-                texts = {}
+                texts: dict[str, str] = {}
                 for variant in element.iter("tuv"):
                     code = variant.get("{http://www.w3.org/XML/1998/namespace}lang") or variant.get("lang") or ""
                     texts.setdefault(primary(code), "".join(variant.find("seg").itertext()))  # type: ignore[union-attr]

@@ -41,7 +41,7 @@ def check_config(config: TokenizerConfig) -> None:
 
 
 def suitable_size(sentences: Iterable[str], n_sides: int, config: TokenizerConfig) -> int:
-    """Return a vocabulary size for a corpus: its characters, and merges that grow with the root of its pairs.
+    """Return a vocabulary size: characters, and merges by the root of the pairs.
 
     10,000 pairs get 1,000 merges, a million get 10,000. With more, whole sentences of a small corpus become single
     pieces, and a new sentence has none of them (Gowda & May 2020).

@@ -41,7 +41,7 @@ def _stands(word: str, text: str) -> bool:
 
 
 def read_items(path: Path) -> list[Item]:
-    """Read a file of items; lines that begin with # are comments. Raises UserError for a faulty line."""
+    """Read a file of items; # begins a comment. Raises UserError for a bad line."""
     items = []
     for number, line in enumerate(lines(path), 1):
         if not line.strip() or line.startswith("#"):

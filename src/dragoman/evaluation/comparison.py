@@ -25,7 +25,7 @@ N_SENTENCES = 20
 
 @dataclass(kw_only=True)
 class Outputs:
-    """The translations of one system, with what they were made from; `tgt` is their language."""
+    """Translations of one system in the language `tgt`, with the test set."""
 
     name: str
     tgt: str
@@ -93,7 +93,7 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
 def _significance(
     names: Sequence[str], systems: Sequence[Outputs], kind: str
 ) -> dict[str, tuple[dict[str, float | None], dict[str, str]]]:
-    """Name -> p-value of each metric (None for the first), and its mean and 95 % interval by bootstrap."""
+    """Name -> p-value by metric (None for the first), mean and 95 % interval."""
     from sacrebleu.significance import PairedTest
 
     metrics = {metric: make(systems[0].tgt) for metric, make in METRICS.items()}
@@ -110,7 +110,7 @@ def _significance(
 
 
 def _groups(system: Outputs) -> dict[str, dict[str, list[int]]]:
-    """Sentences by the length of their source, and by the rarest word of their reference in this test set."""
+    """Sentences by length of the source and by the reference's rarest word."""
     unit = "characters" if max(map(len, system.sources)) and " " not in "".join(system.sources[:50]) else "words"
     sizes = [len(text) if unit == "characters" else len(text.split()) for text in system.sources]
     ordered = sorted(range(len(sizes)), key=sizes.__getitem__)
@@ -139,7 +139,7 @@ def _by_group(
 
 
 def _most_different(first: Outputs, other: Outputs) -> dict[str, list[list[str]]]:
-    """The sentences where `other` gains and loses most in chrF: source, reference, first, other."""
+    """Sentences with the largest gains and losses in chrF, with both outputs."""
     chrf = METRICS["chrf"](first.tgt)
     gains = []
     for i, references in enumerate(first.references):

@@ -29,7 +29,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Translation:
-    """The n_best translations of a line, best first; `warnings` are about the best one."""
+    """The n_best translations of a line, best first, and warnings about the best."""
 
     hypotheses: list[Candidate]
     warnings: list[str] = field(default_factory=list)

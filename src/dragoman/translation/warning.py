@@ -1,4 +1,4 @@
-"""Warnings about a translation that is probably wrong, by rules that need no reference.
+"""Warnings about a probably wrong translation, by rules without a reference.
 
 The rules and their rates on good and damaged translations: scripts/README.md.
 """
