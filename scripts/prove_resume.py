@@ -26,7 +26,7 @@ from typing import Any
 
 from dragoman import config as settings
 
-CORPUS = "data/phrasebook/written/validation.jsonl.gz"  # 200 pairs, here to train on
+CORPUS = "data/phrasebook/composed/validation.jsonl.gz"  # 200 pairs, here to train on
 CONTEXT: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
 VALIDATION, SAVE, BETWEEN = "in a validation", "between a save's renames", "between two batches of a step"
 MOMENTS = (VALIDATION, SAVE, "at an epoch's first batch", "at an epoch's last batch", BETWEEN)
@@ -125,7 +125,7 @@ def config_of(folder: Path, name: str, workers: int) -> settings.Config:
         run_dir=str(folder / name),
         data=settings.DataConfig(
             corpora=[settings.CorpusConfig(path=CORPUS)], cache=str(folder / "cache"), workers=workers,
-            tokenizer=settings.TokenizerConfig(kind="unigram", vocab_size=900, sampling=0.2),
+            tokenizer=settings.TokenizerConfig(kind="unigram", sampling=0.2),
             max_tokens=300, max_length=60, validation_size=20, test_size=20,
         ),
         model=settings.ModelConfig(
