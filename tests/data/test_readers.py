@@ -159,6 +159,11 @@ def test_a_bad_file_fails_in_one_line(write: Write) -> None:
         assert "\n" not in str(error.value)
 
 
+def test_a_local_corpus_has_no_configurations(write: Write) -> None:
+    with pytest.raises(UserError, match=r"a\.jsonl: a local corpus has no configurations \(found name=en-zh\)"):
+        read(path=write("a.jsonl", FLAT), name="en-zh")
+
+
 def test_a_damaged_gz_file_fails(tmp_path: Path) -> None:
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"some text")[:-9])
     with pytest.raises(UserError, match=r"a\.tsv\.gz: cannot be read"):

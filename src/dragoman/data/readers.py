@@ -219,6 +219,8 @@ def find(config: CorpusConfig, src: str, tgt: str, root: str | None = None, *, c
         if not hub.is_hub_name(path):
             raise
         return _on_hub(config, columns, error)
+    if config.name:
+        raise UserError(f"{local}: a local corpus has no configurations (found name={config.name}). Name a subfolder")
     if local.is_dir():
         splits = hub.folder_splits(local, lambda file: suffix_of(file) in READERS)
     elif suffix_of(local) in READERS:

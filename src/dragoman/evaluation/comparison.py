@@ -111,11 +111,10 @@ def _significance(
 
 def _groups(system: Outputs) -> dict[str, dict[str, list[int]]]:
     """Sentences by length of the source and by the reference's rarest word."""
-    unit = "characters" if max(map(len, system.sources)) and " " not in "".join(system.sources[:50]) else "words"
-    sizes = [len(text) if unit == "characters" else len(text.split()) for text in system.sources]
+    sizes = list(map(len, system.sources))
     ordered = sorted(range(len(sizes)), key=sizes.__getitem__)
     quarters = [ordered[len(ordered) * n // 4 : len(ordered) * (n + 1) // 4] for n in range(4)]
-    by_length = {f"{sizes[q[0]]} to {sizes[q[-1]]} {unit}": q for q in quarters if q}
+    by_length = {f"{sizes[q[0]]} to {sizes[q[-1]]} characters": q for q in quarters if q}
     words = [re.findall(r"\w" if is_unspaced(system.tgt) else r"\w+", refs[0].lower()) for refs in system.references]
     counts = Counter(word for each in words for word in set(each))
     rarest = [min((counts[word] for word in each), default=0) for each in words]

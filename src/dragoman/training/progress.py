@@ -107,7 +107,7 @@ class ProgressCallback(Callback):
             self.bar.start()
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        if math.isinf(self.n_steps) and trainer.state.fn == "fit":
+        if math.isinf(self.n_steps) and trainer.state.fn == "fit" and not self.is_late:
             self.pace = trainer.strategy.broadcast(self.seconds / trainer.global_step)
             self._end_at(trainer, pl_module)
             if trainer.is_global_zero:

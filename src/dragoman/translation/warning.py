@@ -1,7 +1,4 @@
-"""Warnings about a probably wrong translation, by rules without a reference.
-
-The rules and their rates on good and damaged translations: scripts/README.md.
-"""
+"""Warnings about a probably wrong translation, by rules without a reference."""
 
 import re
 from collections.abc import Iterator
@@ -10,8 +7,9 @@ from dragoman.data.tokenizer import Tokenizer
 from dragoman.languages import Direction, length, reads
 
 MAX_RATIO, GRACE = 3.0, 20  # of lengths as in data/cleaning.py; GRACE letters are added to the shorter side
-# Two letters or more four times in a row, in the translation; in the source one is enough.
-_LOOP = re.compile(r"(\w[^.!?。！？]{0,60}?\w)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
+# Two letters or more four times in a row, in the translation; in the source one is enough. A repetition begins at the
+# beginning of a word: to try every letter would take five times as long.
+_LOOP = re.compile(r"(?<![a-z])(\w[^.!?。！？]{0,60}?\w)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
 _SOURCE_LOOP = re.compile(r"(\w.{0,60}?)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
 MOST_NAMES = 3  # words of a name, which may stay as it is
 _NO_LETTERS = re.compile(r"[\W_]+")
@@ -29,9 +27,11 @@ def _warnings(source: str, translation: str, direction: Direction, tokenizer: To
         yield f"not written in the script of '{direction.tgt}'"
     elif _bare(source) == _bare(translation) and len(source.split()) > MOST_NAMES:
         yield "copy of the source"
-    letters = dict.fromkeys(character for character in source if character.isalpha())
-    if unknown := [letter for letter in letters if _in_bytes(tokenizer, letter)]:
-        yield f"characters not seen in training: {''.join(unknown[:10])}"
+    # The whole line first: most lines need no look at each character.
+    if _in_bytes(tokenizer, source):
+        unknown = [letter for letter in dict.fromkeys(source) if letter.isalpha() and _in_bytes(tokenizer, letter)]
+        if unknown:
+            yield f"characters not seen in training: {''.join(unknown[:10])}"
     shorter, longer = sorted(map(length, (source, translation)))
     if longer > MAX_RATIO * (shorter + GRACE):
         yield "unusual length"
@@ -41,6 +41,6 @@ def _bare(text: str) -> str:
     return _NO_LETTERS.sub("", text.casefold())
 
 
-def _in_bytes(tokenizer: Tokenizer, character: str) -> bool:
-    """Whether the vocabulary has no piece for a character."""
-    return any(piece.startswith("<0x") for piece in tokenizer.pieces(tokenizer.encode(character)))
+def _in_bytes(tokenizer: Tokenizer, text: str) -> bool:
+    """Whether the vocabulary spells a character of the text in bytes."""
+    return any(piece.startswith("<0x") for piece in tokenizer.pieces(tokenizer.encode(text)))
