@@ -180,7 +180,7 @@ class TestConfig:
     def test_every_experiment_composes(self, name: str) -> None:
         assert isinstance(compose([f"experiment={name}"]), Config)
 
-    @pytest.mark.parametrize("group", ["model", "data", "search", "trainer", "training"])
+    @pytest.mark.parametrize("group", ["model", "data", "search", "trainer", "training", "recipe"])
     def test_every_choice_of_a_group_composes(self, group: str) -> None:
         for name in choices(group):
             compose([f"{group}={name}"])
@@ -194,11 +194,11 @@ class TestConfig:
             ("training.lr=fast", "training.lr: Value 'fast'"),
             ("training.lr=-1", "training.lr=-1.0: must be at least 0"),
             ("training.lr=nan", "training.lr=nan"),
-            ("model=medium", "no model 'medium'; there are base, big, small, tiny"),
+            ("model=medium", "no model 'medium'; there are auto, base, big, small, tiny"),
             ("model=null", "model"),
             ("experiment=zh", "no experiment 'zh' (did you mean 'zh_en'?)"),
             ("model.norm=middle", "model.norm=middle: choose one of pre, post"),
-            ("model.n_heads=3", "does not divide"),
+            ("experiment=smoke;model.n_heads=3", "does not divide"),
             ("model.position.n_buckets=6", "multiple of 4"),
             ("model.position.max_distance=3", "more than n_buckets / 2"),
             ("data.tgt=zh", "name two languages"),
@@ -216,7 +216,7 @@ class TestConfig:
     )
     def test_a_mistake_is_explained_in_one_line(self, override: str, message: str) -> None:
         with pytest.raises(UserError, match=re.escape(message)) as caught:
-            compose([override])
+            compose(override.split(";"))
         assert "\n" not in str(caught.value)
 
     def test_a_sweep_is_every_combination(self) -> None:

@@ -97,7 +97,7 @@ def with_plain_torch(config: Config, steps: int, *, masks: int | None = None) ->
     """Train with the plain loop; `masks` is another seed for dropout alone."""
     c, losses = config.training, []
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        data = fit.prepare_data(config, Path(folder))
+        config, data = fit.prepare_data(config, Path(folder), {})
         model = PlainTransformer(fit.make_module(config, data, ProgressCallback(config.trainer)).model)
         if masks is not None:
             torch.manual_seed(masks)

@@ -7,11 +7,18 @@ section is built. A `kind` is a plain string; the package with its registry chec
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dragoman.errors import UserError
 from dragoman.languages import Direction, directions
 from dragoman.section import Section, list_of, number, one_of
+
+# Settings that may be null, which means automatic. training/recipe.py replaces null before another module reads them.
+if TYPE_CHECKING:
+    AutoInt = int
+    AutoFloat = float
+else:
+    AutoInt, AutoFloat = int | None, float | None
 
 
 @dataclass(kw_only=True)
@@ -88,7 +95,7 @@ class DataConfig(Section):
     validation_size: int = number(1000, 0)
     test_size: int = number(1000, 0)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    max_tokens: int = 4096  # per batch: the larger of rows x longest source and rows x longest target
+    max_tokens: AutoInt = 4096  # per batch: the larger of rows x longest source and rows x longest target
     workers: int = number(0, 0)  # processes that collate; they change only the speed
     cache: str = "data/cache"
 
@@ -103,7 +110,7 @@ class DataConfig(Section):
             )
         if 0 < self.max_ratio < 1:
             raise UserError(f"data.max_ratio={self.max_ratio}: must be at least 1, or 0 for no limit")
-        if self.max_tokens < self.longest:
+        if self.max_tokens is not None and self.max_tokens < self.longest:
             raise UserError(
                 f"data.max_tokens={self.max_tokens}: too small for a sentence of data.max_length="
                 f"{self.max_length} pieces. Raise the first or lower the second"
@@ -144,8 +151,9 @@ class PositionConfig(Section):
 
 @dataclass(kw_only=True)
 class EmbeddingConfig(Section):
-    """Initial embeddings: random, or the word vectors of the file `init`."""
+    """Initial embeddings: random, or from `init`."""
 
+    # "lexicon": source pieces start beside their translations (training/initial.py); else a file of word vectors
     init: str | None = None
 
 
@@ -154,13 +162,13 @@ class ModelConfig(Section):
     """Architecture of the model; the tokenizers give the vocabulary sizes."""
 
     prefix: ClassVar[str] = "model."
-    d_model: int = number(256, 1, 1 << 16)
-    d_ff: int = number(1024, 1, 1 << 18)
-    n_heads: int = number(4, 1, 1024)
-    n_encoder_layers: int = number(3, 1, 512)
-    n_decoder_layers: int = number(3, 1, 512)
-    dropout: float = number(0.1, 0, 0.99)  # on embeddings and sub-layer outputs
-    activation_dropout: float = number(0.0, 0, 0.99)  # inside the feed-forward
+    d_model: AutoInt = number(256, 1, 1 << 16)
+    d_ff: AutoInt = number(1024, 1, 1 << 18)
+    n_heads: AutoInt = number(4, 1, 1024)
+    n_encoder_layers: AutoInt = number(3, 1, 512)
+    n_decoder_layers: AutoInt = number(3, 1, 512)
+    dropout: AutoFloat = number(0.1, 0, 0.99)  # on embeddings and sub-layer outputs
+    activation_dropout: AutoFloat = number(0.0, 0, 0.99)  # inside the feed-forward
     attention_dropout: float = number(0.0, 0, 0.99)  # on the attention weights
     activation: str = "relu"  # model/layers.py: ACTIVATIONS
     norm: str = one_of("pre", "post")
@@ -172,7 +180,7 @@ class ModelConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.d_model % self.n_heads:
+        if self.d_model is not None and self.n_heads is not None and self.d_model % self.n_heads:
             raise UserError(f"model.n_heads={self.n_heads}: does not divide model.d_model={self.d_model}")
 
 
@@ -182,16 +190,16 @@ class TrainingConfig(Section):
 
     prefix: ClassVar[str] = "training."
     optimizer: str = "adamw"  # training/schedule.py: OPTIMIZERS
-    lr: float = number(1e-3, 0)  # the peak
+    lr: AutoFloat = number(1e-3, 0)  # the peak
     schedule: str = "inverse_sqrt"  # training/schedule.py: SCHEDULES
-    warmup_steps: int = number(1000, 0)
+    warmup_steps: AutoInt = number(1000, 0)
     label_smoothing: float = number(0.1, 0, 0.999)
-    weight_decay: float = number(1e-4, 0)
+    weight_decay: AutoFloat = number(1e-4, 0)
     beta1: float = number(0.9, 0, 0.99999)
     beta2: float = number(0.98, 0, 0.99999)
     clip_norm: float = number(1.0, 0)  # 0 = off
     accumulate: int = number(1, 1)  # micro-batches of an optimizer step
-    ema: float = number(0.0, 0, 0.999999)  # decay of the moving average that is validated and saved; 0 = off
+    ema: AutoFloat = number(0.0, 0, 0.999999)  # decay of the moving average that is validated and saved; 0 = off
     average_last: int = number(0, 0)  # at the end, also try the mean of the last k snapshots; 0 = off
     monitor: str = "bleu"  # best by this: a metric, loss, or a metric of one corpus, such as bleu_written
     patience: int = number(0, 0)  # stop after so many validations without a better one; 0 = off

@@ -1,5 +1,8 @@
 """A run as its user meets it: files, messages, refusals."""
 
+import itertools
+from types import SimpleNamespace
+
 import pytest
 import torch
 import yaml
@@ -10,6 +13,7 @@ from dragoman import bundle
 from dragoman.config import CorpusConfig
 from dragoman.errors import UserError
 from dragoman.training import fit as fit_module
+from dragoman.training import progress
 from dragoman.training.fit import fit, resolve
 
 
@@ -137,7 +141,9 @@ def test_max_time_ends_the_run_and_more_time_resumes(runs, metrics_of):
     assert second["seconds"] > first["seconds"] >= 1
 
 
-def test_without_max_steps_the_schedule_ends_with_the_time(runs, metrics_of, capsys):
+def test_without_max_steps_the_schedule_ends_with_the_time(runs, metrics_of, capsys, monkeypatch):
+    # A clock of its own: a second is a hundred looks at it, on any machine.
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=itertools.count(0, 0.01).__next__))
     settings = {"training": {"schedule": "cosine", "average_last": 0}}
     settings["trainer"] = {"max_steps": None, "max_time": "00:00:00:01", "loggers": [], "validation_pairs": 2}
     metrics = metrics_of(runs.fit("run", **settings))

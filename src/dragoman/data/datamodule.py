@@ -18,7 +18,7 @@ from dragoman.config import DataConfig
 from dragoman.data.batching import BatchPlan, length_batches
 from dragoman.data.collate import Batch, collate, collate_flat
 from dragoman.data.prepare import Prepared, prepare
-from dragoman.data.store import Texts
+from dragoman.data.store import Ragged, Texts
 
 # Epoch, and indices of the pairs of a batch: all pairs forwards, then all backwards if both are learnt.
 BatchIndex = tuple[int, np.ndarray]
@@ -29,7 +29,7 @@ class BatchDataset(Dataset[Batch]):
 
     def __init__(self, prepared: Prepared, config: DataConfig, seed: int, tags: np.ndarray) -> None:
         self._alpha, self._max_length = config.tokenizer.sampling, config.max_length
-        self._seed, self._tags, self._ids = seed, tags, prepared.train_ids()
+        self._seed, self._tags, self.ids = seed, tags, prepared.train_ids()
         self._tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
         self._texts = [Texts(prepared.texts / f"train.{side}") for side in ("src", "tgt")]
         # (n,) the row of each pair of the ids among the texts
@@ -39,7 +39,7 @@ class BatchDataset(Dataset[Batch]):
 
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Return lengths of sources and targets of an epoch, special ids included."""
-        sides = self._ids.lengths().reshape(-1, 2)[self.pairs].T + 1
+        sides = self.ids.lengths().reshape(-1, 2)[self.pairs].T + 1
         n_directions, n_tags = self._tags.shape
         return np.concatenate(sides[:n_directions]) + n_tags, np.concatenate(sides[::-1][:n_directions])
 
@@ -50,7 +50,7 @@ class BatchDataset(Dataset[Batch]):
         # The sides of pair i are the rows 2i and 2i + 1.
         tgt, tags = src ^ 1, self._tags[directions]
         if not self._alpha:
-            return collate_flat(self._ids.take(src), self._ids.take(tgt), tags)
+            return collate_flat(self.ids.take(src), self.ids.take(tgt), tags)
         return collate(self._samples(src, pairs, epoch), self._samples(tgt, pairs, epoch), tags)
 
     def _samples(self, rows: np.ndarray, pairs: np.ndarray, epoch: int) -> list[list[int]]:
@@ -65,7 +65,7 @@ class BatchDataset(Dataset[Batch]):
             seed = zlib.crc32(f"{self._seed} {epoch} {pair} {('src', 'tgt')[side]}".encode())
             text = self._texts[side][self._text_rows[i]]
             ids = self._tokenizers[side].sample(text, alpha=self._alpha, seed=seed)
-            samples.append(ids if len(ids) <= self._max_length else self._ids[row].tolist())
+            samples.append(ids if len(ids) <= self._max_length else self.ids[row].tolist())
         return samples
 
 
@@ -89,16 +89,26 @@ class TranslationData(LightningDataModule):
         self.consumed = 0
 
     @property
+    def train_ids(self) -> Ragged:
+        """Ids of the training pairs: in row 2i the source of pair i, in 2i + 1 its target."""
+        return self._dataset.ids
+
+    @property
     def train_size(self) -> int:
         """Training pairs of an epoch in each direction; repeated pairs count each time."""
         return len(self._dataset.pairs)
+
+    @property
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lengths of sources and targets of an epoch, special ids included."""
+        return self._dataset.lengths()
 
     @property
     def plan(self) -> BatchPlan:
         """The batch plan of the rank of the attached trainer; else of a single rank."""
         place = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         if place not in self._plans:
-            self._plans[place] = BatchPlan(*self._dataset.lengths(), self.config.max_tokens, self.seed, *place)
+            self._plans[place] = BatchPlan(*self.lengths, self.config.max_tokens, self.seed, *place)
         return self._plans[place]
 
     def _indices(self) -> Iterator[BatchIndex]:

@@ -20,8 +20,9 @@ from dragoman.explain.vectors import start_from_vectors
 from dragoman.metrics import METRICS
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import SEARCHES
-from dragoman.training import checkpoint, run
+from dragoman.training import checkpoint, recipe, run
 from dragoman.training.checkpoint import CheckpointCallback, CheckpointIO, Stopped, StopSignals
+from dragoman.training.initial import start_from_lexicon
 from dragoman.training.machine import accelerator_for, keep_freed_memory, precision_for
 from dragoman.training.module import TranslationModule
 from dragoman.training.progress import LOGGERS, ProgressCallback, log_settings
@@ -54,8 +55,9 @@ def fit(config: Config) -> Path:
             log.info("stopped by signal %d, checkpoint: %s", stop.signum, stop.path)
             raise
         except torch.OutOfMemoryError as error:
+            max_tokens = config.data.max_tokens or metrics["recipe"]["data.max_tokens"]
             raise UserError(
-                f"data.max_tokens={config.data.max_tokens}: no memory for a batch of this size ({error}). Lower "
+                f"data.max_tokens={max_tokens}: no memory for a batch of this size ({error}). Lower "
                 "data.max_tokens or use a smaller model"
             ) from error
     return run_dir / "bundle"
@@ -63,14 +65,17 @@ def fit(config: Config) -> Path:
 
 def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: StopSignals) -> None:
     """Train until the end of the run, from the newest checkpoint if there is one."""
-    saved, data = checkpoint.newest(run_dir), prepare_data(config, run_dir)
+    saved = checkpoint.newest(run_dir)
+    config, data = prepare_data(config, run_dir, metrics)
     if metrics.get("data", data.fingerprint) != data.fingerprint:
         raise UserError(f"{run_dir}: the data has changed since the run began. Choose another name (name=...)")
     metrics.pop("finished", None)
     progress = ProgressCallback(config.trainer)
     module = make_module(config, data, progress)
     vectors = config.model.embedding.init
-    if vectors is not None and saved is None:
+    if vectors == "lexicon" and saved is None:
+        metrics["vectors"] = start_from_lexicon(module.model, data)
+    elif vectors is not None and saved is None:
         tokenizers = data.src_tokenizer, data.tgt_tokenizer
         metrics["vectors"] = start_from_vectors(module.model, Path(vectors), *tokenizers)
     if config.init_from is not None and saved is None:
@@ -146,8 +151,10 @@ def resolve(config: Config) -> Config:
         choose("trainer.metrics", name, METRICS)
     scores, monitor = ["loss", *config.trainer.metrics, "exact"], config.training.monitor
     check_choice("training.monitor", next(filter(monitor.startswith, scores), monitor), scores)
+    sizes: dict[str, Any] = {k: v for k, v in recipe.SIZES["small"].items() if getattr(config.model, k) is None}
     with torch.device("meta"):
-        limit = Transformer(config.model, src_vocab_size=8, tgt_vocab_size=8).max_positions
+        model = Transformer(dataclasses.replace(config.model, **sizes), src_vocab_size=8, tgt_vocab_size=8)
+    limit = model.max_positions
     if limit is not None and config.data.longest > limit:
         raise UserError(
             f"model.position.length={limit}: too few {config.model.position.kind} positions (found "
@@ -160,17 +167,24 @@ def resolve(config: Config) -> Config:
     return dataclasses.replace(config, trainer=trainer)
 
 
-def prepare_data(config: Config, run_dir: Path) -> TranslationData:
-    """Set up malloc, seed and data. Raises UserError without validation pairs."""
+def prepare_data(config: Config, run_dir: Path, metrics: dict[str, Any]) -> tuple[Config, TranslationData]:
+    """Set up malloc, seed and data; choose the automatic settings.
+
+    metrics["recipe"] records them for the next start. Raises UserError without validation pairs.
+    """
     keep_freed_memory()
     seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
+    config, metrics["recipe"], lines = recipe.complete(config, data, metrics.get("recipe", {}))
+    data.config = config.data
+    for line in lines if run.is_first() else []:
+        print(line)
     if not len(data.val_dataloader()):
         raise UserError(
             "data: no validation pairs to select the best model. Add a corpus with a validation split, or set "
             "data.validation_size"
         )
-    return data
+    return config, data
 
 
 def make_module(config: Config, data: TranslationData, progress: ProgressCallback) -> TranslationModule:

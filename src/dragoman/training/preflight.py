@@ -46,7 +46,8 @@ def preflight(config: Config) -> None:
     config = resolve(config)
     with tempfile.TemporaryDirectory(prefix="dragoman-preflight-") as name:
         quiet(Path(name))
-        data, watch = prepare_data(config, Path(name)), StopwatchCallback()
+        config, data = prepare_data(config, Path(name), {})
+        watch = StopwatchCallback()
         module = make_module(config, data, ProgressCallback(config.trainer))
         validation = ValidationCallback(data, config, module, say=lambda line: None)
         # Translations of an untrained model end at their limits: as long as the references, on the average.

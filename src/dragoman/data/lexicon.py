@@ -1,0 +1,59 @@
+"""Translation lexicon of a corpus by IBM Model 1 (Brown et al. 1993).
+
+training/initial.py makes the initial embeddings of it. Every target piece of a pair is taken as the translation of one
+of its source pieces, or of none of them. Expectation maximisation over all pairs estimates t(target | source), from the
+ids alone.
+"""
+
+import numpy as np
+
+from dragoman.data.store import Ragged
+from dragoman.special import PAD
+
+# Further pairs add seconds and few words.
+_MAX_PAIRS, _N_ROUNDS = 50_000, 5
+# Less probable translations are noise.
+_MIN_PROBABILITY = 0.02
+
+
+def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return source pieces (n,), target pieces (n,) and their weights (n,).
+
+    Row 2i of `ids` is the source of pair i, row 2i + 1 its target; the sizes are those of the vocabularies. The weight
+    is t * log(t / p), where p is the frequency of the target piece: small for a piece that occurs beside every source
+    piece ("the"). In a joint vocabulary, pieces that targets contain as well (digits, marks) have no entry.
+    """
+    pairs = np.arange(len(ids) // 2)
+    if len(pairs) > _MAX_PAIRS:
+        pairs = np.sort(np.random.default_rng(1).choice(pairs, _MAX_PAIRS, replace=False))
+    (src, n_src), (tgt, n_tgt) = ids.take(2 * pairs), ids.take(2 * pairs + 1)
+    sources, places = _cells(src, n_src, n_tgt)
+    keys, cells = np.unique(sources * tgt_size + tgt[places], return_inverse=True)
+    sources, targets = np.divmod(keys, tgt_size)
+    t = np.ones(len(keys))
+    for _ in range(_N_ROUNDS):
+        shares = t[cells]
+        shares /= np.bincount(places, shares)[places]
+        counts = np.bincount(cells, shares)
+        t = counts / np.bincount(sources, counts)[sources]
+    in_src, in_tgt = np.bincount(src, minlength=src_size), np.bincount(tgt, minlength=tgt_size)
+    weights = t * np.log(np.maximum(t * len(tgt) / in_tgt[targets], 1))
+    keep = (t >= _MIN_PROBABILITY) & (weights > 0) & (sources != PAD)
+    if joint:
+        keep &= in_src[sources] > 2 * in_tgt[sources]
+    return sources[keep], targets[keep], weights[keep]
+
+
+def _cells(src: np.ndarray, n_src: np.ndarray, n_tgt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cells of all pairs: source pieces (n,) and target places (n,).
+
+    Each source piece of a pair, or PAD for none, stands beside each of its target pieces. A place
+    is an index of the concatenated targets; `n_src` and `n_tgt` are the lengths of the rows of each side.
+    """
+    n_cells = (n_src + 1) * n_tgt
+    pair = np.repeat(np.arange(len(n_cells)), n_cells)
+    row, column = np.divmod(np.arange(len(pair)) - np.repeat(np.cumsum(n_cells) - n_cells, n_cells), n_tgt[pair])
+    starts, tgt_starts = (np.cumsum(lengths) - lengths for lengths in (n_src, n_tgt))
+    # The last of the n_src + 1 rows of a pair is PAD.
+    pieces = np.append(src, PAD).astype(np.int64)
+    return pieces[np.where(row < n_src[pair], starts[pair] + row, -1)], tgt_starts[pair] + column

@@ -1,0 +1,36 @@
+"""The lexicon of a corpus whose dictionary is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.data.lexicon import lexicon
+from dragoman.data.store import Ragged, RaggedWriter
+
+# Source pieces 10 to 29 translate as 40 to 59. Every target also has 5 ("the"), and both sides have 6 (a full stop).
+WORDS, THE, STOP, SIZE = range(10, 30), 5, 6, 60
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> Ragged:
+    rng = np.random.default_rng(1)
+    with RaggedWriter(tmp_path / "train") as writer:
+        for _ in range(400):
+            words = rng.choice(WORDS, 4, replace=False)
+            src, tgt = [*words, STOP], [THE, *rng.permutation(words + 30), STOP]
+            writer.append(np.array([*src, *tgt], np.uint16).data, [len(src), len(tgt)])
+    return Ragged(tmp_path / "train", "uint16")
+
+
+def test_each_word_weighs_most_beside_its_translation(ids: Ragged) -> None:
+    src, tgt, weights = lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=False)
+    table = np.zeros((SIZE, SIZE))
+    table[src, tgt] = weights
+    assert (table[WORDS].argmax(axis=1) == np.array(WORDS) + 30).all()
+    assert (table[WORDS, THE] < 0.1 * table[WORDS].max(axis=1)).all()
+
+
+def test_pieces_of_both_sides_have_no_entry_in_a_joint_vocabulary(ids: Ragged) -> None:
+    assert STOP in lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=False)[0]
+    assert set(lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=True)[0]) == set(WORDS)

@@ -1,0 +1,65 @@
+"""Automatic settings: nulls are chosen once, given values stay."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from dragoman import compose
+from dragoman.training import recipe
+
+
+def completed(*overrides: str, pairs: int = 45_000, tokens: int = 450_000, chosen=None):
+    config = compose.compose(["experiment=zh_en", "trainer.accelerator=cpu", *overrides])
+    data = SimpleNamespace(train_size=pairs, lengths=[None, SimpleNamespace(sum=lambda: tokens)])
+    return recipe.complete(config, data, chosen or {})
+
+
+def nulls(config) -> set[str]:
+    parts = {name: getattr(config, name) for name in ("data", "model", "training")}
+    return {f"{name}.{key}" for name, part in parts.items() for key, value in vars(part).items() if value is None}
+
+
+def test_every_null_is_chosen_and_explained():
+    config, chosen, lines = completed()
+    assert nulls(config) == {"data.root"}
+    assert set(chosen) == nulls(compose.compose(["experiment=zh_en"])) - {"data.root"}
+    for key in chosen:
+        assert sum(f"{key}=" in line for line in lines) == 1
+
+
+def test_a_given_value_is_used():
+    given = "model=base", "model.dropout=0.25", "training.lr=1e-4", "data.max_tokens=2000"
+    config, chosen, _ = completed(*given)
+    assert (config.model.d_model, config.model.dropout) == (512, 0.25)
+    assert (config.training.lr, config.data.max_tokens) == (1e-4, 2000)
+    assert not {"model.d_model", "model.dropout", "training.lr", "data.max_tokens"} & set(chosen)
+
+
+def test_a_resumed_run_keeps_its_values():
+    _, chosen, _ = completed("trainer.max_time=00:00:10:00")
+    config, again, _ = completed("trainer.max_time=00:10:00:00", chosen=chosen)
+    assert again == chosen
+    assert config.model.dropout == chosen["model.dropout"]
+
+
+def test_more_epochs_mean_more_regularisation():
+    few, many = (completed(tokens=tokens)[0] for tokens in (10_000_000, 100_000))
+    assert few.model.dropout < many.model.dropout
+    assert few.training.weight_decay < many.training.weight_decay
+
+
+def test_a_large_corpus_on_a_gpu_gets_a_larger_model():
+    config = compose.compose(["experiment=zh_en"])
+    trainer = dataclasses.replace(config.trainer, accelerator="gpu")
+    data = SimpleNamespace(train_size=1_000_000, lengths=[None, SimpleNamespace(sum=lambda: 10_000_000)])
+    large, _, _ = recipe.complete(dataclasses.replace(config, trainer=trainer), data, {})
+    assert large.model.d_model > completed()[0].model.d_model
+    assert large.data.max_tokens > completed()[0].data.max_tokens
+
+
+@pytest.mark.parametrize("limit", ["trainer.max_steps=500", "trainer.max_time=00:00:01:00"])
+def test_warmup_is_a_part_of_the_steps(limit):
+    config, _, _ = completed(limit)
+    assert config.training.warmup_steps == 100
+    assert completed("trainer.max_time=01:00:00:00")[0].training.warmup_steps > 100
