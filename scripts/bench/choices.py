@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from report import markdown, mean_and_deviation
+from tables import markdown, mean_and_deviation
 
 from dragoman import files
 from dragoman.commands.cli import Parser, command

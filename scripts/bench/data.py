@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from clock import peak_mb
-from report import Record, machine, markdown
+from tables import Record, machine, markdown
 
 from dragoman.commands.cli import Parser, command
 from dragoman.compose import compose

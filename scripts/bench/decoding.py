@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from programs import DECODERS, Checkout, Program, add_options, checkouts, in_turns, peer_programs, run
-from report import Record, by_program, machine, markdown, save, spread
+from tables import Record, by_program, machine, markdown, save, spread
 
 from dragoman.commands.cli import Parser, check_at_least_one, command
 from dragoman.errors import UserError, check_choice

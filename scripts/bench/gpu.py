@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from programs import Program, checkouts, run
-from report import Record, markdown, save, spread
+from tables import Record, markdown, save, spread
 
 from dragoman.bundle import Bundle
 from dragoman.bundle import save as save_bundle

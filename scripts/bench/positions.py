@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from report import Record, markdown, mean_and_deviation
+from tables import Record, markdown, mean_and_deviation
 
 from dragoman import files
 from dragoman.commands.cli import Parser, command

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from report import Record
+from tables import Record
 
 from dragoman.errors import UserError, check_choice
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from measure_training import NEVER, Enough, Settings, configure, fit_with
-from report import markdown
+from tables import markdown
 from torch import Tensor, nn
 from torch.nn import functional as F
 

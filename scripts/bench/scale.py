@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from programs import checkouts, run
-from report import Record, machine, markdown
+from tables import Record, machine, markdown
 
 from dragoman.commands.cli import Parser, command
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from peers_data import copy_data
 from programs import TRAINERS, Program, add_options, checkouts, in_turns, peer_programs, run
-from report import Record, by_program, machine, markdown, save, spread
+from tables import Record, by_program, machine, markdown, save, spread
 
 from dragoman.commands.cli import Parser, check_at_least_one, command
 

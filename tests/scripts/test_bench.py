@@ -22,9 +22,9 @@ import measure_training  # noqa: E402
 import peers_data  # noqa: E402
 import positions  # noqa: E402
 import programs  # noqa: E402
-import report  # noqa: E402
 import same_training  # noqa: E402
 import scale  # noqa: E402
+import tables  # noqa: E402
 import training  # noqa: E402
 import weights  # noqa: E402
 
@@ -144,7 +144,7 @@ def test_programs_take_turns_and_failing_peers_leave() -> None:
     ours = programs.Program(name="ours", command=["x"], settings={})
     peer = programs.Program(name="peer", command=["y"])
 
-    def measure(program: programs.Program, case: str) -> report.Record:
+    def measure(program: programs.Program, case: str) -> tables.Record:
         if program is peer:
             raise UserError("broken")
         return {}
@@ -163,8 +163,8 @@ def test_the_fastest_torch_peer_is_the_unit_of_decoding() -> None:
 
 
 def test_values_are_summed_up() -> None:
-    assert report.spread([2000, 1000, 3000]) == "2,000 (1,000-3,000)"
-    assert report.mean_and_deviation([1.0, 3.0]) == "2.00 ± 1.41"
+    assert tables.spread([2000, 1000, 3000]) == "2,000 (1,000-3,000)"
+    assert tables.mean_and_deviation([1.0, 3.0]) == "2.00 ± 1.41"
     assert clock.Clock(wall=1.0, busy=1.0, own=1.0).others == 0
     assert clock.Clock(wall=1.0, busy=2.0, own=1.0).others > 0
 

@@ -1,8 +1,14 @@
-"""Hardware: which accelerator, which precision, how much memory."""
+"""Hardware: which accelerator, which precision, how much memory; versions."""
 
 import ctypes
+import os
+import platform
+import re
 import resource
+import shutil
+import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -37,9 +43,38 @@ def precision_for(choice: str, accelerator: str) -> str:
 
 def cpu_has_bf16() -> bool:
     """Whether this CPU has bf16 products (AMX, AVX512-BF16); else fp32 is faster."""
-    cpuinfo = Path("/proc/cpuinfo")
-    flags = cpuinfo.read_text(errors="replace").split() if cpuinfo.exists() else []
+    flags = _cpuinfo().split()
     return "amx_bf16" in flags or "avx512_bf16" in flags
+
+
+def _cpuinfo() -> str:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def provenance() -> dict[str, str]:
+    """Describe the hardware, the versions and the commit that a run is made with."""
+    model = re.search(r"^model name\s*: (.*)", _cpuinfo(), re.MULTILINE)
+    gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+    packages = ("dragoman", "torch", "lightning", "sentencepiece", "sacrebleu")
+    versions = [f"{name} {version(name)}" for name in packages]
+    return {
+        "cpu": f"{model[1] if model else platform.machine()}, {os.cpu_count()} cores",
+        "threads": str(torch.get_num_threads()),
+        "gpu": ", ".join(gpus),
+        "versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
+        "system": platform.platform(),
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str:
+    """Return the git commit of a checkout, "-dirty" if files differ from it, or ""."""
+    root = Path(__file__).parents[3]
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return ""
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def keep_freed_memory() -> None:

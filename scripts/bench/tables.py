@@ -1,7 +1,6 @@
 """Machine, tables and result files of the benchmarks."""
 
 import json
-import os
 import platform
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -9,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import files
+from dragoman.training.machine import provenance
 
 Record = dict[str, Any]  # JSON values
 
 
 def machine() -> str:
     """Describe the machine that the figures belong to."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    cpu = models[0] if models else platform.processor() or platform.machine()
-    return f"{cpu}, {os.cpu_count()} cores; {platform.system()}, Python {platform.python_version()}"
+    return f"{provenance()['cpu']}; {platform.system()}, Python {platform.python_version()}"
 
 
 def save(report: Record, page: Callable[[Record], str], folder: Path | None, name: str) -> None:
