@@ -20,7 +20,7 @@ from dragoman.training.fit import fit, resolve
 def test_a_finished_run_leaves_its_files(straight, metrics_of):
     names = {
         "bundle", "cleaning.json", "config.yaml", "csv", "curve.png", "last.ckpt", "last.ckpt.sha256", "metrics.json",
-        "snapshots", "tensorboard", "train.log",
+        "snapshots", "tensorboard", "train.log", "validation.json",
     }  # fmt: skip
     assert names <= {path.name for path in straight.iterdir()}
     metrics = metrics_of(straight)

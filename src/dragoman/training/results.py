@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save
 
 from dragoman import bundle, files
 from dragoman.config import Config
+from dragoman.training.machine import provenance
 from dragoman.training.module import TranslationModule
 from dragoman.training.validation import Record, ValidationCallback
 
@@ -26,7 +27,7 @@ class Results:
 
     def __post_init__(self) -> None:
         self.data, self.snapshots = self.validation.data, self.run_dir / "snapshots"
-        self.metrics |= {"data": self.data.fingerprint, "notes": list(self.data.notes)}
+        self.metrics |= {"data": self.data.fingerprint, "notes": list(self.data.notes), "machine": provenance()}
 
     def write(self, **news: Any) -> None:
         """Write metrics.json: what the next start and people read."""
@@ -52,7 +53,12 @@ class Results:
             self.save_bundle(self.validation.history[-1])
 
     def save_bundle(self, record: Record) -> None:
-        """Write the validated weights, which scored `record`, as the run's bundle."""
+        """Write the validated weights, which scored `record`, as the run's bundle.
+
+        Their translations are written beside it.
+        """
+        texts = json.dumps(self.validation.translations(), ensure_ascii=False, indent=1)
+        files.write(self.run_dir / "validation.json", texts.encode("utf-8", "replace"))
         c, data = self.config, self.data
         corpora, notes = [corpus.label for corpus in c.data.corpora], list(data.notes)
         provenance: dict[str, Any] = {"corpora": corpora, "fingerprint": data.fingerprint, "notes": notes}

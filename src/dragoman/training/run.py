@@ -61,8 +61,8 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
         raise UserError(f"{run_dir}: not empty and not a run. Choose another name (name=...)")
     if record:
         # A setting that is younger than the run had its default then.
-        old = _flatten(settings(Config())) | _flatten(yaml.safe_load(saved.read_text(encoding="utf-8")))
-        new = _flatten(settings(config))
+        old = flatten(settings(Config())) | flatten(yaml.safe_load(saved.read_text(encoding="utf-8")))
+        new = flatten(settings(config))
         keys = [key for key in old | new if old.get(key) != new.get(key) and key not in MAY_CHANGE]
         if keys:
             changes = "; ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in sorted(keys))
@@ -106,9 +106,9 @@ def settings(config: Config) -> dict[str, Any]:
     return {key: value for key, value in dataclasses.asdict(config).items() if key != "preflight"}
 
 
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"data": {"src": "zh"}} -> {"data.src": "zh"}."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat

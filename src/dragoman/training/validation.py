@@ -54,6 +54,7 @@ class ValidationCallback(Callback):
         limit = module.model.max_positions and module.model.max_positions - 1
         self.sources = [[*tags[i % n], *ids][:limit] for i, ids in enumerate(encoded)]
         self.history: list[Record] = []
+        self.hypotheses: list[str] = []  # of the last validation
         self.before: list[str] = []  # translations of the samples at the last validation
         self.average: Record | None = None  # the record of the averaged snapshots (average_last)
         self.is_best = False
@@ -82,6 +83,16 @@ class ValidationCallback(Callback):
         value = -math.inf if self.monitor == "loss" else sign * record[self.monitor]
         return value, -record["loss"] if math.isfinite(record["loss"]) else -math.inf
 
+    def translations(self) -> dict[str, dict[str, list[Any]]]:
+        """Return sources, references and hypotheses of the last validation, by direction."""
+        texts: dict[str, dict[str, list[Any]]] = {}
+        for i, (pair, hypothesis) in enumerate(zip(self.pairs, self.hypotheses, strict=True)):
+            columns = {"sources": pair.src, "references": pair.references or [pair.tgt], "hypotheses": hypothesis}
+            direction = texts.setdefault(str(self.directions[i % len(self.directions)]), {})
+            for name, value in columns.items():
+                direction.setdefault(name, []).append(value)
+        return texts
+
     def curve(self) -> bytes:
         """Plot the metrics of all validations over the steps, as a PNG."""
         steps = [record["step"] for record in self.history]
@@ -90,7 +101,7 @@ class ValidationCallback(Callback):
         return curve_figure(series, "step", "validation")
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        hypotheses = self._translate(trainer, pl_module.best_model)
+        self.hypotheses = hypotheses = self._translate(trainer, pl_module.best_model)
         record = {"step": trainer.global_step, "loss": pl_module.validation_loss(), **self._score(hypotheses)}
         best = self.best
         self.is_best = best is None or self._rank(record) > self._rank(best)
@@ -119,16 +130,17 @@ class ValidationCallback(Callback):
         return [shares[i % world_size][i // world_size] for i in range(len(self.sources))]
 
     def _score(self, hypotheses: list[str]) -> Record:
-        """Return the scores of all columns, and the signature of the first metric."""
-        record: Record = {}
+        """Return the scores of all columns, and their signatures."""
+        record: Record = {"signatures": {}} if self.metrics else {}
         for suffix, parts in self.groups.items():
             scored = [
                 _scores_of([(hypotheses[i], self.pairs[i]) for i in rows], direction.tgt, self.metrics)
                 for direction, rows in parts
             ]
             record |= {name + suffix: round(fmean(part[name] for part in scored), 3) for name in self.scores}
-            if self.metrics:
-                record.setdefault("signature", scored[0]["signature"])
+            for name in self.metrics:
+                signatures = dict.fromkeys(part["signatures"][name] for part in scored)
+                record["signatures"][name + suffix] = " and ".join(signatures)
         return record
 
     def _summary(self, record: Record, best: Record | None) -> str:
@@ -190,11 +202,11 @@ def select_pairs(pairs: Sequence[Pair], n: int) -> list[Pair]:
 
 
 def _scores_of(rows: list[tuple[str, Pair]], tgt: str, metrics: Sequence[str]) -> Record:
-    """Return scores of one direction, and the signature of the first metric."""
+    """Return scores of one direction, and their signatures."""
     hypotheses = [hypothesis for hypothesis, _ in rows]
     references = [pair.references or (pair.tgt,) for _, pair in rows]
     scores = evaluate(hypotheses=hypotheses, references=references, tgt=tgt, metrics=metrics)
     record: Record = {name: round(score.score, 3) for name, score in scores.items()}
     n_exact = sum(h in known for h, known in zip(hypotheses, references, strict=True))
     record["exact"] = round(100 * n_exact / len(rows), 2)
-    return record | ({"signature": scores[metrics[0]].signature} if metrics else {})
+    return record | {"signatures": {name: score.signature for name, score in scores.items()}}
