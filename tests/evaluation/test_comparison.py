@@ -92,3 +92,14 @@ def test_an_evaluation_is_found_in_its_run(files: Callable, tmp_path: Path) -> N
     assert of_evaluation(tmp_path / "run") == outputs("m", WRONG)
     with pytest.raises(UserError, match="not an evaluation"):
         of_evaluation(tmp_path)
+
+
+def test_bundles_translate_the_test_set(files: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    golden, good = str(Path(__file__).parents[1] / "golden" / "bundle"), str(files("b.txt", RIGHT[:9]))
+    command = [golden, good, "--src", str(files("src", SOURCES[:9])), "--ref", good]
+    assert script.main(command) == 2
+    assert "Choose one with --direction" in capsys.readouterr().err
+    assert script.main([*command, "--direction", "zh_en"]) == 0
+    printed = capsys.readouterr().out
+    assert f"2 b.txt is better than 1 {golden}" in printed
+    assert "agrees with human judges in at least 85 %" in printed

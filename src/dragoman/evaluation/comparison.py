@@ -15,12 +15,20 @@ from typing import Any
 from dragoman.data.lines import lines
 from dragoman.data.text import clean_text
 from dragoman.errors import UserError
-from dragoman.languages import is_unspaced
+from dragoman.evaluation.testsets import TestSet
+from dragoman.languages import Direction, is_unspaced
 from dragoman.metrics import LOWER_IS_BETTER, METRICS, evaluate, reference_streams
+from dragoman.translation.translator import Translator
 
 N_SAMPLES = {"bs": 1000, "ar": 2000}  # of bootstrap and of randomization
 SIGNIFICANT = 0.05
 N_SENTENCES = 20
+# Share of pairs of systems, in percent -> smallest difference with which a metric agrees with human judges so often.
+# Kocmi et al. 2024, "Navigating the Metrics Maze", ACL, appendix: thresholds of BLEU and chrF.
+AGREEMENT = {
+    "bleu": {50: 0.27, 55: 0.52, 60: 0.78, 65: 1.06, 70: 1.39, 75: 1.79, 80: 2.34, 85: 3.35},
+    "chrf": {50: 0.14, 55: 0.33, 60: 0.54, 65: 0.76, 70: 1.00, 75: 1.28, 80: 1.63, 85: 2.12, 90: 3.05},
+}
 
 
 @dataclass(kw_only=True)
@@ -67,6 +75,19 @@ def of_file(path: Path, src: Path, references: Sequence[Path], tgt: str) -> Outp
     return Outputs(name=path.name, tgt=tgt, sources=sources, references=each, hypotheses=hypotheses)
 
 
+def of_bundle(folder: Path, test_set: TestSet, direction: Direction) -> Outputs:
+    """Translate a test set with a bundle, or that of a run, by its search settings."""
+    sources = [pair.src for pair in test_set.pairs]
+    results = Translator.load(folder).stream(sources, direction=str(direction), scored=False)
+    return Outputs(
+        name=str(folder),
+        tgt=direction.tgt,
+        sources=sources,
+        references=[list(pair.references) for pair in test_set.pairs],
+        hypotheses=[clean_text(result.text) for result in results],
+    )
+
+
 def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
     """Compare all systems with the first. Raises UserError for different test sets."""
     first = systems[0]
@@ -87,6 +108,7 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
         "groups": {title: _by_group(names, systems, of) for title, of in _groups(first).items()},
         "won": {name: _most_different(first, other) for name, other in zip(names[1:], systems[1:], strict=True)},
         "verdicts": [_verdict(names[0], name, scores, tests) for name in names[1:]],
+        "readers": [_meaning(name, scores[names[0]], scores[name]) for name in names[1:]],
     }
 
 
@@ -167,3 +189,14 @@ def _verdict(first: str, other: str, scores: dict[str, Any], tests: dict[str, An
         return f"{other} is not distinguishable from {first} at p < {SIGNIFICANT}{mixed}."
     word = "better" if better else "worse"
     return f"{other} is {word} than {first} at p < {SIGNIFICANT}: {', '.join(better or worse)}."
+
+
+def _meaning(other: str, first: dict[str, Any], scores: dict[str, Any]) -> str:
+    """One sentence on what differences of this size mean to readers."""
+    parts = []
+    for metric, thresholds in AGREEMENT.items():
+        difference = abs(scores[metric].score - first[metric].score)
+        share = max((share for share, least in thresholds.items() if least <= difference), default=None)
+        size = f"at least {share} %" if share else "less than 50 %"
+        parts.append(f"a difference of {difference:.2f} {scores[metric].name} agrees with human judges in {size}")
+    return f"{other}: {', '.join(parts)} of pairs of systems (Kocmi et al. 2024)."
