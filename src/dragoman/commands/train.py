@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import dragoman
+from dragoman import files
 from dragoman.commands import cli
 from dragoman.compose import CONFIGS, choices, compose, sweep, to_yaml
 from dragoman.config import Config
@@ -99,6 +100,19 @@ def train(overrides: list[str], config: Config) -> None:
         distributed.destroy_process_group()
     os.environ.clear()
     os.environ.update(environment)
+    if os.environ.get("LOCAL_RANK", "0") == "0" and not config.preflight:
+        report(Path(config.run_dir))
+
+
+def report(run: Path) -> None:
+    """Write the report of a finished run; a failure is one line and no error."""
+    try:
+        from dragoman.evaluation.report import page
+
+        files.write(run / "report.html", page(run))
+        print(f"report: {run / 'report.html'} (open it in a browser)")
+    except Exception as error:  # any error, because the trained model is already saved
+        print(f"no report: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
 
 
 def summarise(configs: list[Config]) -> None:

@@ -1,1 +1,1 @@
-"""Test sets (testsets.py) and the scores of a bundle on them (scores.py)."""
+"""Test sets, scores of a bundle on them, comparison of systems, report of a run."""

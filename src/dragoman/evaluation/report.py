@@ -1,0 +1,182 @@
+"""Report of a run as one page, and a table of several runs.
+
+Input: folders of runs; nothing is translated. The page (report.html) is self-contained, without scripts.
+"""
+
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from jinja2 import Environment
+
+from dragoman.bundle import BundleInfo
+from dragoman.config import Config
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import UserError, check_choice
+from dragoman.evaluation.comparison import Outputs, of_evaluation
+from dragoman.explain.cost import Cost, Shape, table
+from dragoman.explain.picture import attention_figure, curve_figure
+from dragoman.metrics import LOWER_IS_BETTER, METRICS
+from dragoman.training.run import flatten, settings
+from dragoman.translation.translator import Translator
+
+N_SENTENCES = 10  # samples, and worst sentences
+
+
+def read(run: Path) -> dict[str, Any]:
+    """Read the record of a run. Raises UserError for another folder.
+
+    `tests` are the best validation and the evaluations; their `scores` are metric -> (score, signature).
+    """
+    if not (run / "metrics.json").is_file():
+        raise UserError(f"{run}: not a run (no metrics.json). Name a folder of training, such as runs/zh_en")
+    metrics, config = _json(run / "metrics.json"), yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    if not (best := metrics["best"]):
+        raise UserError(f"{run}: no validation yet. Wait for the first one")
+    texts = _json(run / "validation.json") if (run / "validation.json").is_file() else {}
+    outputs = [Outputs(name="validation", tgt=name.partition("_")[2], **texts[name]) for name in texts]
+    # An older run has the signature of its first metric alone.
+    signatures = best.get("signatures") or dict.fromkeys(config["trainer"]["metrics"][:1], best.get("signature"))
+    scores = {name: (best[name], signature) for name, signature in signatures.items()}
+    tests: list[dict[str, Any]] = [{"name": "validation", "outputs": outputs, "scores": scores}]
+    for path in sorted(run.glob("evaluation/*/scores.json")):
+        scores = {name: (score["score"], score["signature"]) for name, score in _json(path)["scores"].items()}
+        tests.append({"name": path.parent.name, "outputs": [of_evaluation(path.parent)], "scores": scores})
+    return {"metrics": metrics, "config": config, "tests": tests, "cleaning": _json(run / "cleaning.json")}
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def page(run: Path, language: str = "en") -> bytes:
+    """Return the report as HTML in UTF-8, in English (en) or Chinese (zh)."""
+    check_choice("--language", language, ("en", "zh"))
+    record, translator = read(run), Translator.load(run, "cpu", engine="torch")
+    outputs: list[Outputs] = next((test["outputs"] for test in record["tests"] if test["outputs"]), [])
+    rows = [
+        {"tgt": each.tgt, "source": source, "references": references, "hypothesis": hypothesis}
+        for each in outputs
+        for source, references, hypothesis in zip(each.sources, each.references, each.hypotheses, strict=True)
+    ]
+    for row in rows:
+        row["chrf"] = METRICS["chrf"](row["tgt"]).sentence_score(row["hypothesis"], row["references"]).score
+    samples = rows[:: max(1, len(rows) // N_SENTENCES)][:N_SENTENCES]
+    # One that is short enough for a picture.
+    shown = [row for row in samples if len(row["source"]) <= 40][:1]
+    content = record | {
+        "language": language,
+        "name": run.resolve().name,
+        "samples": samples,
+        "worst": sorted((row for row in rows if row["chrf"] < 100), key=lambda row: row["chrf"])[:N_SENTENCES],
+        "challenges": {path.parent.name: _json(path)["passed"] for path in run.glob("evaluation/*/challenge.json")},
+        "curves": _curves(record, run / "tensorboard"),
+        "attention": [_attention(translator, row) for row in shown],
+        "cost": _cost(translator.bundle),
+        "settings": flatten(record["config"]),
+        "defaults": flatten(settings(Config())),
+        "advice": advice(record, translator.bundle.src_tokenizer, [row["source"] for row in rows]),
+    }
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
+    return environment.from_string(template).render(content).encode("utf-8", "replace")
+
+
+def advice(record: dict[str, Any], tokenizer: Tokenizer, sources: Sequence[str]) -> dict[str, Any]:
+    """Return the rules of "what to try next" with their figures; others are false."""
+    history, monitor = record["metrics"]["validations"], record["config"]["training"]["monitor"]
+    n_read, n_kept = (record["cleaning"][key]["train"] for key in ("read", "kept"))
+    last, lowest = history[-1], min(history, key=lambda each: each["loss"])
+    early = [history[0], *(each for each in history if each["step"] <= 0.8 * last["step"])][-1]
+    gain = (last[monitor] - early[monitor]) * (-1 if monitor.split("_")[0] in {"loss", *LOWER_IS_BETTER} else 1)
+    parts = sorted((value, name) for name, value in last.items() if name.startswith("bleu_"))
+    pieces = [piece for ids in tokenizer.encode_batch(sources) for piece in tokenizer.pieces(ids)]
+    in_bytes = sum(piece.startswith("<0x") for piece in pieces) / max(1, len(pieces))
+    return {
+        "longer": gain > 0.02 * abs(last[monitor]) and [each[monitor] for each in (early, last)],
+        "overfit": last["loss"] > 1.02 * lowest["loss"] and lowest["step"],
+        "few": n_kept < 100_000 and n_kept,
+        "dropped": n_kept < 0.9 * n_read and 1 - n_kept / n_read,
+        "in_bytes": in_bytes > 0.005 and in_bytes,
+        "unequal": parts and parts[-1][0] - parts[0][0] > 30 and [parts[0], parts[-1]],
+    }
+
+
+def _curves(record: dict[str, Any], tensorboard: Path) -> list[str]:
+    """Draw the losses, and the validation scores, over the steps."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    history, scores = record["metrics"]["validations"], record["tests"][0]["scores"]
+    steps = [each["step"] for each in history]
+    losses: dict[str, Any] = {"validation": (steps, [each["loss"] for each in history])}
+    events = EventAccumulator(str(tensorboard), {"scalars": 0}).Reload() if tensorboard.is_dir() else None
+    if events and "train/loss" in events.Tags()["scalars"]:
+        points = [(each.step, each.value) for each in events.Scalars("train/loss")]
+        # Batches differ: the mean of neighbours shows the trend.
+        width = 1 + len(points) // 10
+        x, y = (np.convolve(values, np.ones(width) / width, "valid") for values in zip(*points, strict=True))
+        losses["training"] = x, y
+    lines = {name: (steps, [each[name] for each in history]) for name in scores}
+    return [_inline(curve_figure(each, "step", name)) for name, each in (("loss", losses), ("score", lines))]
+
+
+def _inline(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def _attention(translator: Translator, row: dict[str, Any]) -> str:
+    """Draw the cross-attention of the last layer for one sample."""
+    result = translator.attend(row["source"], row["hypothesis"])
+    return _inline(attention_figure(result.maps["cross"][-1], result.pieces["tgt_out"], result.pieces["src"]))
+
+
+def _cost(info: BundleInfo) -> str:
+    """Return the cost for a sentence of 20 pieces on either side."""
+    sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
+    return table(Cost(config=info.model_config, **sizes), [Shape(1, 20, 20, 20)])
+
+
+def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dict[str, str]], list[str]]:
+    """Return a row for each run, the best first, and the signatures of each column.
+
+    A column holds one test set and its signatures. A number tells unlike columns of one name apart.
+    """
+    rows, columns = list[dict[str, str]](), dict[tuple[str, ...], str]()
+    for run in runs:
+        record = read(run)
+        metrics = record["metrics"]
+        row = {"run": str(run), "step": f"{metrics['best']['step']:,}", "minutes": f"{metrics['seconds'] / 60:.1f}"}
+        for test in record["tests"]:
+            if not test["scores"]:  # trainer.metrics=[]
+                continue
+            names = _leading(list(test["scores"]), record["config"]["training"]["monitor"])
+            values, signatures = zip(*(test["scores"][name] for name in names), strict=True)
+            title = f"{test['name']} {' / '.join(names)}"
+            texts = [(each.sources, list(map(list, each.references))) for each in test["outputs"]]
+            key = title, " / ".join(signatures), repr(texts) if texts else metrics["data"]
+            n = 1 + sum(known[0] == title for known in columns)
+            column = columns.setdefault(key, title if n == 1 else f"{title} [{n}]")
+            row[column] = " / ".join(f"{value:.2f}" for value in values)
+            if test["name"] == "validation":
+                minutes = [_minutes(metrics["validations"], names[0], level) for level in levels]
+                row[f"{column}: minutes to {' / '.join(f'{level:g}' for level in levels)}"] = " / ".join(minutes)
+            row.setdefault("signature", signatures[0])
+        rows.append(row)
+    first = next(iter(columns.values()), "")
+    rows.sort(key=lambda row: float(row[first].split(" ")[0]) if first in row else 0.0, reverse=True)
+    return rows, [f"{column}: {key[1]}" for key, column in columns.items()]
+
+
+def _leading(names: list[str], monitor: str) -> list[str]:
+    """Return two metrics, of the part that chose the model where there is one."""
+    part = "".join(monitor.partition("_")[1:])  # "_written" of bleu_written
+    return ([name for name in names if name.endswith(part)] or names)[:2]
+
+
+def _minutes(history: Sequence[dict[str, Any]], name: str, level: float) -> str:
+    """Return the minutes until a metric reached a level, or "-"."""
+    return next((f"{each['seconds'] / 60:.1f}" for each in history if each[name] >= level), "-")
