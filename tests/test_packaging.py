@@ -30,7 +30,6 @@ MODULES = {
     "datasets": {"datasets", "huggingface_hub"},
     "matplotlib": {"matplotlib", "cycler"},
     "pyyaml": {"yaml"},
-    "tensorboard": {"torch"},
 }
 
 

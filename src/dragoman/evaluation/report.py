@@ -58,7 +58,7 @@ def page(run: Path, language: str = "en") -> bytes:
     check_choice("--language", language, ("en", "zh"))
     record, translator = read(run), Translator.load(run, "cpu", engine="torch")
     outputs: list[Outputs] = next((test["outputs"] for test in record["tests"] if test["outputs"]), [])
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"tgt": each.tgt, "source": source, "references": references, "hypothesis": hypothesis}
         for each in outputs
         for source, references, hypothesis in zip(each.sources, each.references, each.hypotheses, strict=True)
@@ -130,7 +130,8 @@ def _inline(png: bytes) -> str:
 
 def _attention(translator: Translator, row: dict[str, Any]) -> str:
     """Draw the cross-attention of the last layer for one sample."""
-    result = translator.attend(row["source"], row["hypothesis"])
+    direction = next(str(each) for each in translator.bundle.directions if each.tgt == row["tgt"])
+    result = translator.attend(row["source"], row["hypothesis"], direction=direction)
     return _inline(attention_figure(result.maps["cross"][-1], result.pieces["tgt_out"], result.pieces["src"]))
 
 
