@@ -106,7 +106,7 @@ def config_of(folder, name, max_steps, precision="auto") -> Config:
     return compose(
         [
             f"name={name}", f"run_dir={folder / name}", f"data.corpora=[{{path: {corpus}}}]", "model=tiny",
-            "data.tokenizer.vocab_size=330", f"data.cache={folder / 'cache'}", "data.max_tokens=300",
+            "recipe=none", "data.tokenizer.vocab_size=330", f"data.cache={folder / 'cache'}", "data.max_tokens=300",
             "data.max_ratio=0", "training.warmup_steps=5", "training.ema=0.9", "trainer.accelerator=gpu",
             f"trainer.precision='{precision}'", f"trainer.max_steps={max_steps}", "trainer.validate_every=5",
             "trainer.validation_pairs=4",

@@ -28,7 +28,7 @@ SEEDS = (1, 2, 3)
 T_95 = 2.776  # of Student's t with 4 degrees of freedom, 95 % lie between -T_95 and T_95
 BASELINE = [
     "data=tatoeba", "data.max_tokens=1000", "data.tokenizer.kind=unigram", "data.tokenizer.vocab_size=4000",
-    "model=tiny", "search=beam",
+    "recipe=none", "model=tiny", "search=beam",
     "training.lr=3e-3", "training.schedule=cosine", "training.warmup_steps=100",
     "trainer=cpu", "trainer.precision=32", "trainer.max_steps=600",
     "trainer.validate_every=600", "trainer.validation_pairs=100", "trainer.samples=0", "trainer.keep_snapshots=1",

@@ -34,7 +34,7 @@ def measure(corpora: list[str], settings: list[str], seconds: float) -> Record:
     """Prepare in a temporary folder, then read batches for so many seconds."""
     listed = ", ".join(f"{{path: {path}}}" for path in corpora)
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        config = compose([f"data.corpora=[{listed}]", f"data.cache={folder}/cache", *settings]).data
+        config = compose(["recipe=none", f"data.corpora=[{listed}]", f"data.cache={folder}/cache", *settings]).data
         before, start = peak_mb(), time.perf_counter()
         data = TranslationData(config, Path(folder), seed=1)
         record: Record = {"pairs": data.train_size, "preparing, s": time.perf_counter() - start}

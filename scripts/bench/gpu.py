@@ -91,7 +91,7 @@ def programs(folder: Path) -> Iterator[Program]:
 
 def write_bundle(folder: Path) -> Record:
     """Write a bundle of random weights and a text; their paths."""
-    config = compose(["model=base"])
+    config = compose(["model=base", "recipe=none"])
     tokenizer = Tokenizer.train(LINES, config.data.tokenizer, folder / "joint.model", ["de", "en"])
     model = Transformer(config.model, src_vocab_size=len(tokenizer), tgt_vocab_size=len(tokenizer))
     with torch.no_grad():

@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
 
 def configure(settings: Settings, folder: Path) -> Config:
     """The run: a size of configs/, and the settings that are equal for all programs."""
-    words = [f"model={settings.size}", f"trainer.precision={settings.precision}", *COMMON]
+    words = ["recipe=none", f"model={settings.size}", f"trainer.precision={settings.precision}", *COMMON]
     words += [f"trainer.accelerator={settings.accelerator}", f"data.max_tokens={settings.max_tokens}"]
     if settings.everywhere:
         words += ["model.attention_dropout=0.1", "model.activation_dropout=0.1"]

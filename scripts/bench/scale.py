@@ -64,7 +64,7 @@ def train(size: str, length: int, tokens: int) -> Record:
 
     keep_freed_memory()
     sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY}
-    rows, config = tokens // length, compose([f"model={size}"]).model
+    rows, config = tokens // length, compose([f"model={size}", "recipe=none"]).model
     batch = collate(sentences(rows, length - 1), sentences(rows, length - 1))
     before, model = peak_mb(), Transformer(config, **sizes).train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
