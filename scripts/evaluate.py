@@ -35,6 +35,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
     parser.add_argument("--src", metavar="FILE", help="plain lines to translate")
     parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
+    parser.add_argument("--script", choices=("hans", "hant"), help="convert Chinese to Simplified or Traditional")
     parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET beside the bundle")
     parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="a challenge set (the shipped one)")
     cli.add_translation_options(parser)
@@ -60,6 +61,8 @@ def main(argv: list[str]) -> None:
         challenge(args, translator, folder.parent / "evaluation")
         return
     test_set, direction = test_set_of(args, translator, folder.parent)
+    if args.script:
+        test_set = testsets.in_script(test_set, args.script, direction)
     name = test_set.name + (f"-{direction}" if len(translator.bundle.directions) > 1 else "")
     output = Path(args.output) if args.output else folder.parent / "evaluation" / name
     search = cli.search_config(args, translator.bundle.search)
