@@ -3,7 +3,8 @@
 BLEU, chrF and TER with their signatures: on the test split of the model's run; on another corpus with --corpus; on
 plain files with --src and --ref (once per reference file). The hypotheses are saved beside the scores. A model of
 both directions is measured in one at a time: --direction zh_en. --challenge counts the items of the challenge set
-(data/challenge) that a model translates correctly, by phenomenon.
+(data/challenge) that a model translates correctly, by phenomenon. --warnings counts the warnings of translate.py on the
+sources as they are and damaged, and writes the table into the model card.
 """
 
 import argparse
@@ -14,13 +15,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dragoman.bundle import locate
+from dragoman.bundle import add_to_card, locate
 from dragoman.commands import cli
 from dragoman.config import CorpusConfig
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
 from dragoman.evaluation.challenge import read_items, results
 from dragoman.evaluation.scores import evaluate
+from dragoman.evaluation.warning_rates import N_INPUTS, as_markdown, warning_rates
 from dragoman.files import replace_folder, shipped
 from dragoman.languages import Direction
 from dragoman.translation.translator import Translator
@@ -35,8 +37,10 @@ def parser() -> cli.Parser:
     parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
     parser.add_argument("--src", metavar="FILE", help="plain lines to translate")
     parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
+    parser.add_argument("--script", choices=("hans", "hant"), help="convert Chinese to Simplified or Traditional")
     parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET beside the bundle")
     parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="a challenge set (the shipped one)")
+    parser.add_argument("--warnings", action="store_true", help="rates of warnings instead of scores, into the card")
     cli.add_translation_options(parser)
     return parser
 
@@ -60,9 +64,19 @@ def main(argv: list[str]) -> None:
         challenge(args, translator, folder.parent / "evaluation")
         return
     test_set, direction = test_set_of(args, translator, folder.parent)
+    if args.script:
+        test_set = testsets.in_script(test_set, args.script, direction)
     name = test_set.name + (f"-{direction}" if len(translator.bundle.directions) > 1 else "")
     output = Path(args.output) if args.output else folder.parent / "evaluation" / name
     search = cli.search_config(args, translator.bundle.search)
+    if args.warnings:
+        n = len(test_set.pairs)
+        with cli.progress_bar(N_INPUTS * n) as progress:
+            settings = {"direction": direction, "batch_tokens": args.batch, "progress": progress}
+            text = as_markdown(warning_rates(translator, test_set.pairs, search, **settings), n)
+        add_to_card(folder, f"Warnings, {direction}, {test_set.name}", text)
+        print(f"{text}\n\nThe table is in the model card: {folder / 'README.md'}")
+        return
     with cli.progress_bar(len(test_set.pairs)) as progress:
         settings = {"direction": direction, "batch_tokens": args.batch, "progress": progress}
         scores = evaluate(translator, test_set, output, search, **settings)

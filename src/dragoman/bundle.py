@@ -15,6 +15,7 @@ imported only where weights are read or written.
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -88,6 +89,17 @@ def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
         for name, tensor in _stored_tensors(bundle.model).items()
     }
     files.replace_folder(folder, lambda new: _fill(new, bundle, tensors))
+
+
+def add_to_card(folder: Path, title: str, text: str) -> None:
+    """Add a section to the model card, or replace the section of this title."""
+    path = locate(folder) / CARD
+    card = path.read_text("utf-8") if path.exists() else ""
+    section = f"## {title}\n\n{text}\n\n"
+    old = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", card, re.MULTILINE | re.DOTALL)
+    # A new section stands before the licence, or at the end.
+    start, end = old.span() if old else (card.find("\n## Licence") + 1 or len(card),) * 2
+    files.write(path, (card[:start] + section + card[end:]).encode())
 
 
 def load(folder: Path | str, device: Any = "cpu") -> Bundle:

@@ -86,7 +86,7 @@ class DataConfig(Section):
     directions: list[str] = list_of()  # empty: src to tgt; [zh_en, en_zh]: both in one model
     corpora: list[CorpusConfig] = list_of()
     root: str | None = None  # folder of local corpora; default: the environment variable DRAGOMAN_DATA
-    script: str = one_of("keep", "hans", "hant")  # convert Chinese to simplified or traditional characters
+    script: str = one_of("keep", "hans", "hant", "both")  # script of Chinese; both: train on both forms of a source
     leak: str = one_of("pair", "sentence")  # what training pairs may not share with validation and test
     drop_copies: bool = True  # drop training pairs whose source equals their target
     max_length: int = number(256, 1)  # pieces per side; longer training pairs are dropped

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from dragoman import bundle as bundles
+from dragoman.data.text import SYNTHETIC
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 Script = Callable[..., Any]
@@ -59,6 +60,7 @@ def corpus(home: Path) -> None:
         ("doctor", "name a corpus"),
         ("export --model runs/golden --to ctranslate", "did you mean 'ctranslate2'"),
         ("export --model nowhere --to ctranslate2", "no bundle"),
+        ("back_translate --model runs/golden --input zh.txt --output talk.jsonl", "ends in .tsv"),
         ("neighbours king", "--vectors FILE or --model FOLDER"),
         ("neighbours --vectors vectors.txt qeen", "did you mean 'queen'"),
         ("neighbours --vectors vectors.txt king -", "cannot read 'king -'"),
@@ -78,6 +80,18 @@ def test_evaluate_measures_a_corpus(script: Script, home: Path) -> None:
     folder = home / "runs" / "golden" / "evaluation" / "talk-test-zh_en"
     assert len((folder / "hypotheses.txt").read_text().splitlines()) == 3
     assert json.loads((folder / "scores.json").read_text())["search"]["beam_size"] == 1
+
+
+def test_back_translation_gives_tagged_pairs(script: Script, home: Path) -> None:
+    write(home / "mono.txt", "Long time no see.", "", "2024", "I love you.")
+    out = script("back_translate --model runs/golden --input mono.txt --direction en_zh --beam 1").out
+    header, *rows = (line.split("\t") for line in (home / "synthetic.tsv").read_text().splitlines())
+    assert header == ["zh", "en"]
+    assert [tgt for _, tgt in rows] == ["Long time no see.", "I love you."]
+    assert all(src.startswith(SYNTHETIC) for src, _ in rows)
+    assert "dropped, no letters: 2" in out
+    error = script("back_translate --model runs/golden --input mono.txt --direction en_zh", code=2).error
+    assert "--overwrite" in error
 
 
 def test_evaluate_finds_the_direction_of_files(script: Script) -> None:

@@ -103,7 +103,7 @@ def of(*pairs: str) -> np.ndarray:
 
 def assign(train: np.ndarray, held_out: np.ndarray, sizes: dict, leak: str = "pair") -> tuple[list, dict, dict]:
     report = Report()
-    rows, splits = assign_splits(train, held_out, sizes, leak, report)
+    rows, splits = assign_splits(train, held_out, sizes, leak, report, np.zeros(train.shape[1], bool))
     return rows.tolist(), {split: chosen.tolist() for split, chosen in splits.items()}, report.dropped
 
 

@@ -39,6 +39,17 @@ def test_a_corpus_brings_its_references(corpus: CorpusConfig) -> None:
     assert [pair.references for pair in backwards.pairs] == [(zh,) for zh, _ in PAIRS]
 
 
+def test_a_set_in_the_other_script_has_a_name_of_its_own(corpus: CorpusConfig) -> None:
+    pytest.importorskip("opencc")
+    test_set = testsets.of_corpus(corpus, "test", ZH_EN, None)
+    converted = testsets.in_script(test_set, "hant", ZH_EN)
+    assert [pair.src for pair in converted.pairs] == ["好久不見。", "我愛你。", "謝謝。"]
+    assert converted.name == "corpus-test-hant"
+    assert [pair.references for pair in converted.pairs] == [pair.references for pair in test_set.pairs]
+    with pytest.raises(UserError, match="--script hans: changes nothing"):
+        testsets.in_script(test_set, "hans", ZH_EN)
+
+
 @pytest.mark.parametrize(("split", "part"), [("tset", "did you mean 'test'"), ("train", "no split 'train'")])
 def test_a_missing_split_is_named(corpus: CorpusConfig, split: str, part: str) -> None:
     with pytest.raises(UserError, match=part):

@@ -1,6 +1,7 @@
 """A run as its user meets it: files, messages, refusals."""
 
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -154,16 +155,18 @@ def test_without_max_steps_the_schedule_ends_with_the_time(runs, metrics_of, cap
     assert "is finished" in capsys.readouterr().out
 
 
-def test_a_run_starts_from_a_bundle_and_keeps_it_until_one_is_better(runs, straight, metrics_of):
+def test_a_run_starts_from_a_bundle_and_keeps_it_until_one_is_better(runs, straight, metrics_of, capsys):
     still = {
         "trainer": {"max_steps": 2, "validate_every": 2, "loggers": []},
         "training": {"lr": 0.0, "average_last": 0},
     }
-    corpora = [CorpusConfig(path=str(runs.corpus / "farm"))]
+    corpora = [CorpusConfig(path=str(runs.corpus / part)) for part in ("farm", "town")]
     run = runs.fit("adapted", corpora=corpora, init_from=str(straight), **still)
     before, after = metrics_of(run)["validations"]
     assert (before["step"], after["step"]) == (0, 2)
     assert after["loss"] == pytest.approx(before["loss"])
+    line = next(line for line in capsys.readouterr().err.splitlines() if "to the best model" in line)
+    assert all(f"bleu_{part} {before[f'bleu_{part}']:.2f} to" in line for part in ("farm", "town"))
     old, new = bundle.load(straight / "bundle"), bundle.load(run / "bundle")
     assert old.src_tokenizer.sha256 == new.src_tokenizer.sha256
     assert new.meta["validation"]["step"] == 0
@@ -171,6 +174,10 @@ def test_a_run_starts_from_a_bundle_and_keeps_it_until_one_is_better(runs, strai
     runs.fit("adapted", corpora=corpora, init_from=str(straight), **still)
     with pytest.raises(UserError, match="translates zh_en, but data has en_zh"):
         runs.fit("other", corpora=corpora, init_from=str(straight), src="en", tgt="zh", **still)
+    config = runs.config("third", init_from=str(straight))
+    config.data.tokenizer.models = [str(Path(__file__).parents[1] / "golden" / "bundle" / "joint.model")]
+    with pytest.raises(UserError, match=r"its vocabulary is not that of data\.tokenizer\.models"):
+        fit(config)
 
 
 def test_both_directions_have_their_own_columns(runs, metrics_of):

@@ -32,6 +32,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
         ("好久不见", "I saw the I saw the I saw the I saw the", "repetition of 'I saw the'"),
         ("好久不见", "很好看", "not written in the script of 'en'"),
         ("Tom", "Tom", None),
+        ("I have not seen you.", "I have been you.", "source not written in the script of 'zh'"),
         ("你好。", "Hello, my dear friend, I have not seen you for such a very long time. " * 2, "unusual"),
         ("龘好", "Good.", "characters not seen in training: 龘"),
     ],

@@ -186,11 +186,12 @@ def progress_bar(total: int, *, hidden: bool = False) -> Iterator[Callable[[int]
     from rich import progress
     from rich.console import Console
 
-    columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+    rate = progress.TextColumn("{task.fields[rate]:,.1f} lines/s")
+    columns = progress.BarColumn(), progress.MofNCompleteColumn(), rate, progress.TimeRemainingColumn()
     hidden, begin = hidden or not sys.stderr.isatty(), time.monotonic()
     with progress.Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.update(task, completed=done)
+        task = bar.add_task("", total=total, rate=0.0)
+        yield lambda done: bar.update(task, completed=done, rate=done / (time.monotonic() - begin))
     done, seconds = bar.tasks[0].completed, time.monotonic() - begin
     unit = "line" if done == 1 else "lines"
     print(f"{done:,} {unit} in {seconds:.1f} s ({done / seconds:,.1f} lines/s)", file=sys.stderr)

@@ -20,7 +20,7 @@ import numpy as np
 
 from dragoman.config import DataConfig
 from dragoman.data.readers import Rows
-from dragoman.data.text import MAX_CHARS, SPLITS, clean_text
+from dragoman.data.text import MAX_CHARS, SPLITS, SYNTHETIC, clean_text
 from dragoman.errors import UserError
 from dragoman.languages import is_chinese, length, primary
 
@@ -34,6 +34,7 @@ ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,3
 # Reasons to drop a pair.
 EMPTY, TOO_LONG, WRONG_SCRIPT, COPY = "empty", "too long", "wrong script", "source equals target"
 DUPLICATE, UNEQUAL, LEAK = "exact duplicate", "length ratio", "in validation or test"
+SYNTHETIC_TARGET = "synthetic target"
 SHARED = "shares a sentence with a split taken from train"
 
 
@@ -78,14 +79,14 @@ class Report:
         return "\n".join(lines)
 
 
-def _converter(script: str, language: str) -> Callable[[str], str]:
+def converter(script: str, language: str) -> Callable[[str], str]:
     """Return the conversion of Chinese text to `script`; identity for other text."""
-    if script == "keep" or not is_chinese(language):
+    if script not in ("hans", "hant") or not is_chinese(language):
         return str
     try:
         from opencc import OpenCC
     except ImportError:
-        raise UserError(f"data.script={script}: needs OpenCC. pip install 'dragoman[opencc]'") from None
+        raise UserError(f"conversion to {script}: needs OpenCC. pip install 'dragoman[opencc]'") from None
     return OpenCC("t2s" if script == "hans" else "s2t").convert
 
 
@@ -94,8 +95,16 @@ class Cleaner:
 
     def __init__(self, config: DataConfig) -> None:
         self._config, self.report = config, Report()
-        self._convert_src = _converter(config.script, config.src)
-        self._convert_tgt = _converter(config.script, config.tgt)
+        self._convert_src = converter(config.script, config.src)
+        self._convert_tgt = converter(config.script, config.tgt)
+        both = config.script == "both"
+        self._hans, self._hant = (converter(script if both else "keep", config.src) for script in ("hans", "hant"))
+        for direction in config.every_direction if both else ():
+            if is_chinese(direction.tgt):
+                raise UserError(
+                    f"data.script=both: only for Chinese sources (found {direction}; its translations would mix both "
+                    "scripts). Choose hans or hant"
+                )
 
     def clean(self, rows: Rows, split: str) -> Rows:
         """Return the rows to keep; outside train with references, tgt first."""
@@ -117,6 +126,15 @@ class Cleaner:
                 kept.references.append(self._references(pair[1], references))
         return kept
 
+    def fold(self, src: str) -> str:
+        """Return a source as duplicates and leaks compare it: no tag, one script."""
+        return self._hans(src.removeprefix(SYNTHETIC))
+
+    def other_script(self, src: str) -> str:
+        """Return the other form of a source with data.script=both, else the source."""
+        hans = self._hans(src)
+        return hans if hans != src else self._hant(src)
+
     def _references(self, tgt: str, references: list[str]) -> list[str]:
         """Return the target and the other references.
 
@@ -135,6 +153,9 @@ class Cleaner:
             return WRONG_SCRIPT
         if self._config.drop_copies and src == tgt:
             return COPY
+        # The tag must not be learnt as output.
+        if tgt.startswith(SYNTHETIC) or (src.startswith(SYNTHETIC) and len(self._config.every_direction) > 1):
+            return SYNTHETIC_TARGET
         shorter, longer = sorted(map(length, (src, tgt)))
         limit = self._config.max_ratio
         return UNEQUAL if limit and longer > limit * (shorter + GRACE) else None
@@ -182,23 +203,24 @@ def first_occurrences(values: np.ndarray) -> np.ndarray:
 
 
 def assign_splits(
-    train: np.ndarray, given: np.ndarray, sizes: dict[str, int], leak: str, report: Report
+    train: np.ndarray, given: np.ndarray, sizes: dict[str, int], leak: str, report: Report, synthetic: np.ndarray
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the indices of the pairs to keep in train, and those of new splits.
 
     `train` and `given`, the held-out pairs of the corpora, are hashes. `sizes` are those of the new splits, taken
-    from train. Duplicates and leaks are counted in `report`.
+    from train; no pair of the mask `synthetic` is in them. Duplicates and leaks are counted in `report`.
     """
     keep = first_occurrences(pair_hashes(train))
     report.drop("train", DUPLICATE, int((~keep).sum()))
-    leaking = keep & leaks(train, given, sentence=leak == "sentence")
+    leaking = leaks(train, given, sentence=leak == "sentence") | (synthetic & leaks(train, given, sentence=True))
+    leaking &= keep
     report.drop("train", LEAK, int(leaking.sum()))
     keep &= ~leaking
     splits: dict[str, np.ndarray] = {}
     held_out = given
     for split, size in sizes.items():
         # A split taken from train shares no sentence with the others, for every data.leak.
-        candidates = np.flatnonzero(keep & ~leaks(train, held_out, sentence=True))
+        candidates = np.flatnonzero(keep & ~synthetic & ~leaks(train, held_out, sentence=True))
         if len(candidates) > 1:
             splits[split] = _hold_out(train, candidates, size)
             keep[splits[split]] = False

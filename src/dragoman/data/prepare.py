@@ -32,7 +32,7 @@ from dragoman.data.tokenizer import Tokenizer, check_config, suitable_size
 from dragoman.errors import UserError
 
 # Version of the cache; increase it with every change of the code that writes the folders.
-FORMAT = 5
+FORMAT = 6
 # Pairs that are encoded at a time.
 _CHUNK = 20_000
 # Maximum pairs for training a tokenizer. The seed does not depend on the run, so runs share tokenizers.

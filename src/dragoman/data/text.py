@@ -11,6 +11,8 @@ SPLITS = ("train", "validation", "test")
 ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 # Limit of a sentence. Readers truncate one character above it, and cleaning drops the pair.
 MAX_CHARS = 10_000
+# Tag of a source that a model made (scripts/back_translate.py), as in Caswell et al. 2019. Ordinary text lacks it.
+SYNTHETIC = "⟲ "
 
 # Name of a defect -> its characters, as the inside of a regular expression's [...]. Lone surrogates cannot be
 # written as UTF-8. U+2581 is the piece by which sentencepiece writes a space.

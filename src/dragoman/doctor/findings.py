@@ -11,6 +11,7 @@ from dragoman.data.cleaning import first_occurrences
 from dragoman.data.text import MAX_CHARS
 from dragoman.doctor.alignment import drift
 from dragoman.doctor.survey import BIT, DIGITS, Survey, fits
+from dragoman.languages import is_chinese
 
 MANY = 0.2  # share of faulty pairs that indicates a wrong file, column or setting
 MIXED = 0.01  # smallest share of the rarer Chinese script to report
@@ -35,8 +36,8 @@ act | 6 | replacement character | U+FFFD replaces a lost character. Create the f
 act | 2 | markup | The model learns to write markup such as <i> or <pad>. Remove it unless intended.
 act | 0 | leak of a pair | The pair is also in validation or test. Cleaning drops exact copies. Delete the others.
 act | 0 | leak of a sentence | One side is also in validation or test. Drop the pair. | data.leak=sentence
-act | 0 | traditional characters | Most pairs have simplified ones. Convert these. | data.script=hans
-act | 0 | simplified characters | Most pairs have traditional ones. Convert these. | data.script=hant
+act | 0 | traditional characters | Most pairs have simplified ones. Convert these, or train on both. | data.script=hans
+act | 0 | simplified characters | Most pairs have traditional ones. Convert these, or train on both. | data.script=hant
 cleaned | 6 | too long | A side is too long for a sentence. Cleaning drops the pair.
 cleaned | 5 | source equals target | Cleaning drops exact copies from train unless data.drop_copies=false.
 cleaned | 5 | wrong script | A side is not in the script of {src} or {tgt}. Cleaning drops the clear cases.
@@ -65,6 +66,21 @@ def faults(survey: Survey, config: DataConfig) -> Masks:
     masks["traditional characters"] = hant & (MIXED * n_hans < n_hant <= n_hans)
     masks["simplified characters"] = hans & (MIXED * n_hant < n_hans < n_hant)
     return masks | _repetitions(survey)
+
+
+def chinese_scripts(survey: Survey, config: DataConfig) -> dict[str, int]:
+    """Return the numbers of pairs by script; empty for corpora without Chinese."""
+    if not (is_chinese(config.src) or is_chinese(config.tgt)):
+        return {}
+    flags = survey.table["src"]["flags"] | survey.table["tgt"]["flags"]
+    hans, hant = (flags & BIT[script] > 0 for script in ("simplified", "traditional"))
+    masks = {
+        "simplified": hans & ~hant,
+        "traditional": hant & ~hans,
+        "mixed": hans & hant,
+        "the same in both": ~(hans | hant),
+    }
+    return {script: int(mask.sum()) for script, mask in masks.items()}
 
 
 def _repetitions(survey: Survey) -> Masks:

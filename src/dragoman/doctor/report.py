@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dragoman.config import DataConfig
 from dragoman.data.readers import find as find_corpus
-from dragoman.doctor.findings import faults, find, suspects
+from dragoman.doctor.findings import chinese_scripts, faults, find, suspects
 from dragoman.doctor.survey import survey, texts_of
 from dragoman.errors import UserError
 
@@ -44,6 +44,7 @@ def examine(config: DataConfig) -> dict[str, Any]:
         "corpus": name,
         "languages": [config.src, config.tgt],
         "parts": result.parts,
+        "scripts": chinese_scripts(result, config),
         "findings": [
             {
                 "kind": kind.name,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import CorpusConfig, DataConfig
+from dragoman.data.cleaning import converter
 from dragoman.data.lines import check_aligned, lines
 from dragoman.data.prepare import prepare
 from dragoman.data.readers import find
@@ -75,6 +76,17 @@ def of_files(src: Path, references: Sequence[Path]) -> TestSet:
     columns = zip(*map(lines, (src, *references)), strict=True)
     pairs = [Pair(text, first, (first, *filter(str.strip, others))) for text, first, *others in columns]
     return _test_set(src.name.split(".")[0], pairs, str(src))
+
+
+def in_script(test_set: TestSet, script: str, direction: Direction) -> TestSet:
+    """Convert the Chinese of a test set to hans or hant; the name ends in the script."""
+    src, tgt = (converter(script, language) for language in direction)
+    pairs = [
+        Pair(src(pair.src), tgt(pair.tgt), tuple(map(tgt, pair.references)), pair.corpus) for pair in test_set.pairs
+    ]
+    if pairs == test_set.pairs:
+        raise UserError(f"--script {script}: changes nothing in {test_set.name} ({direction}). Leave it out")
+    return TestSet(name=f"{test_set.name}-{script}", pairs=pairs)
 
 
 def _test_set(name: str, pairs: Sequence[Pair], where: str) -> TestSet:

@@ -15,6 +15,7 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from dragoman import bundle, files
 from dragoman.config import Config
 from dragoman.data.datamodule import TranslationData
+from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError, check_choice, choose
 from dragoman.explain.vectors import start_from_vectors
 from dragoman.metrics import METRICS
@@ -115,6 +116,12 @@ def _finish(trainer: Trainer, results: Results) -> None:
     files.write(results.run_dir / "curve.png", validation.curve())
     if validation.is_exhausted:
         say(f"stopped early: {validation.patience} validations without a better {validation.monitor}")
+    if results.config.init_from is not None:
+        before = validation.history[0]
+        changes = (
+            f"{name} {before[name]:.2f} to {best[name]:.2f}" for name in validation.columns if "exact" not in name
+        )
+        say(f"from {results.config.init_from} to the best model: {', '.join(changes)}")
     say(f"done; the best model is in {folder} (step {best['step']})")
     try:
         say(export_bundle(folder, [pair.src for pair in results.data.validation[:200]]))
@@ -130,9 +137,16 @@ def adapted(config: Config) -> Config:
     if info.directions != config.data.every_direction:
         theirs, ours = (" and ".join(map(str, each)) for each in (info.directions, config.data.every_direction))
         raise UserError(
-            f"init_from={config.init_from}: translates {theirs}, but data has {ours}. Change data.directions"
+            f"init_from={config.init_from}: translates {theirs}, but data has {ours}. Change data.src and data.tgt, or "
+            "data.directions"
         )
     models = list(dict.fromkeys(str(each.path) for each in (info.src_tokenizer, info.tgt_tokenizer)))
+    given = [Tokenizer.load(Path(path)).sha256 for path in config.data.tokenizer.models]
+    if given and (given[0], given[-1]) != (info.src_tokenizer.sha256, info.tgt_tokenizer.sha256):
+        raise UserError(
+            f"init_from={config.init_from}: its vocabulary is not that of data.tokenizer.models. Leave models out: the "
+            "run takes the vocabulary of the bundle"
+        )
     vocabulary = "joint" if len(models) == 1 else "separate"
     tokenizer = dataclasses.replace(config.data.tokenizer, models=models, vocabulary=vocabulary)
     dropouts = {name: getattr(config.model, name) for name in ("dropout", "activation_dropout", "attention_dropout")}

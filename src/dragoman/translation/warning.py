@@ -11,6 +11,11 @@ MAX_RATIO, GRACE = 3.0, 20  # of lengths as in data/cleaning.py; GRACE letters a
 # beginning of a word: to try every letter would take five times as long.
 _LOOP = re.compile(r"(?<![a-z])(\w[^.!?。！？]{0,60}?\w)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
 _SOURCE_LOOP = re.compile(r"(\w.{0,60}?)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
+# Beginnings of the messages.
+KINDS = (
+    "repetition", "not written in the script", "copy of the source", "source not written in the script",
+    "characters not seen", "unusual length",
+)  # fmt: skip
 MOST_NAMES = 3  # words of a name, which may stay as it is
 _NO_LETTERS = re.compile(r"[\W_]+")
 
@@ -27,6 +32,8 @@ def _warnings(source: str, translation: str, direction: Direction, tokenizer: To
         yield f"not written in the script of '{direction.tgt}'"
     elif _bare(source) == _bare(translation) and len(source.split()) > MOST_NAMES:
         yield "copy of the source"
+    if not reads(direction.src, source) and len(source.split()) > MOST_NAMES:
+        yield f"source not written in the script of '{direction.src}'"
     # The whole line first: most lines need no look at each character.
     if _in_bytes(tokenizer, source):
         unknown = [letter for letter in dict.fromkeys(source) if letter.isalpha() and _in_bytes(tokenizer, letter)]
@@ -35,6 +42,11 @@ def _warnings(source: str, translation: str, direction: Direction, tokenizer: To
     shorter, longer = sorted(map(length, (source, translation)))
     if longer > MAX_RATIO * (shorter + GRACE):
         yield "unusual length"
+
+
+def kind_of(message: str) -> str:
+    """Return the one of KINDS to which a message belongs."""
+    return next(filter(message.startswith, KINDS))
 
 
 def _bare(text: str) -> str:

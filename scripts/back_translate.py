@@ -1,0 +1,74 @@
+"""Make training pairs of text in one language: python scripts/back_translate.py --model runs/en_zh --input en.txt
+
+A model of the reverse direction translates each line. The result is a TSV of tagged sources and the lines themselves
+as targets (Sennrich et al. 2016; the tag: Caswell et al. 2019). Lines without letters, and translations with a warning
+(loops, copies, a wrong script ...) are dropped and counted. --sample draws translations instead of searching, which
+suits much text (Edunov et al. 2018). Train on the file beside real pairs:
+data.corpora='[{path: real, repeat: 2}, {path: synthetic.tsv}]'
+"""
+
+import sys
+from collections import Counter, deque
+from collections.abc import Iterator
+
+from dragoman.commands import cli
+from dragoman.data.text import SYNTHETIC, clean_text
+from dragoman.errors import UserError
+from dragoman.translation.warning import kind_of
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--model", metavar="FOLDER", help="a bundle or run (the newest that reads the input)")
+    parser.add_argument("--input", metavar="FILE", required=True, help="lines in the language to translate into later")
+    parser.add_argument("--output", metavar="FILE.tsv", default="synthetic.tsv", help="the corpus (synthetic.tsv)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a corpus that exists already")
+    cli.add_translation_options(parser)
+    return parser
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    args = parser().parse(argv)
+    cli.check_at_least_one(args, "batch")
+    if args.n_best not in (None, 1):
+        raise UserError("--n-best: one translation of each line becomes a source. Leave it out")
+    if not args.output.endswith(".tsv"):
+        raise UserError(f"--output {args.output}: the corpus is a TSV. Name a file that ends in .tsv")
+    dropped: Counter[str] = Counter()
+    n_kept = 0
+    with open(args.input, "rb") as stream, cli.new_file(args.output, overwrite=args.overwrite) as out:
+        task = "--sample" if args.sample else None
+        translator, lines, direction = cli.load_translator(args, cli.read_lines(stream), task)
+        search = cli.search_config(args, translator.bundle.search)
+        # Lines that the translator has read and not yet translated.
+        targets: deque[str] = deque()
+
+        def read() -> Iterator[str]:
+            for line in lines:
+                targets.append(clean_text(line))
+                yield targets[-1]
+
+        out.write(f"{direction.tgt}\t{direction.src}\n".encode())
+        with cli.progress_bar(cli.count_lines(args.input)) as progress:
+            settings = {"batch_tokens": args.batch, "direction": str(direction), "progress": progress}
+            for result in translator.stream(read(), search, scored=False, **settings):
+                source, target = clean_text(result.text), targets.popleft()
+                reasons = [kind_of(message) for message in result.warnings]
+                if not any(map(str.isalpha, target)):
+                    reasons = ["no letters"]
+                if reasons:
+                    dropped[reasons[0]] += 1
+                    continue
+                n_kept += 1
+                out.write(f"{SYNTHETIC}{source}\t{target}\n".encode())
+        if not n_kept:
+            raise UserError(f"{args.input}: no line is left (found {dict(dropped)}). Check --input and --direction")
+    print(f"{args.output}: {n_kept:,} pairs")
+    for reason, n in dropped.most_common():
+        print(f"dropped, {reason}: {n:,}")
+    print(f"train with data.src={direction.tgt} data.tgt={direction.src}, this corpus beside real ones")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
