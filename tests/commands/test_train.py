@@ -82,7 +82,7 @@ def test_cfg_prints_every_setting_and_its_value(run: Run, fits: list[Any]) -> No
 
 
 def test_help_names_the_experiments(run: Run) -> None:
-    assert "experiment: both, copy" in run(main, "--help").out
+    assert "experiment: adapt, both, copy" in run(main, "--help").out
 
 
 def test_a_sweep_ends_in_a_table(run: Run, fits: list[Any]) -> None:
