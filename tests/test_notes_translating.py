@@ -13,6 +13,7 @@ from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.collate import collate
 from dragoman.model.embedding import Embedding, Projection
 from dragoman.model.transformer import Transformer
+from dragoman.search.greedy import plain_greedy
 from dragoman.search.search import Sentence, search
 from dragoman.special import BOS, EOS
 from dragoman.training.loss import projected_loss
@@ -138,15 +139,16 @@ def test_inference_feeds_back_its_output_from_bos_to_eos(trained: Transformer):
 
 
 def test_each_step_sees_the_whole_prefix(trained: Transformer):
-    """The notes' loop computes the prefix anew at each step; the cache gives the same logits."""
-    src, prefix = torch.tensor([[*SRC, EOS]]), [BOS]
-    cache = trained.begin(src, None)
-    while len(prefix) < 6:
-        whole = trained(src, torch.tensor([prefix]), None)[:, -1]
-        logits, cache = trained.step(torch.tensor([prefix[-1:]]), cache)
-        torch.testing.assert_close(logits, whole, atol=1e-4, rtol=1e-4)
-        prefix.append(int(whole.argmax()))
-    assert prefix == [BOS, *TGT, EOS]
+    """The notes' loop decodes the prefix anew at each step; the search with a cache gives the same words."""
+    src, prefixes = torch.tensor([[*SRC, EOS]]), []
+    memory = trained.encode(src, None)
+
+    def next_logits(prefix: Tensor) -> Tensor:
+        prefixes.append(prefix[0].tolist())
+        return trained.projection(trained.decode(prefix, memory, None)[:, -1])
+
+    assert plain_greedy(next_logits, 20) == TGT == translate_ids(trained, [SRC], GREEDY)[0][0].ids
+    assert prefixes == [[BOS, *TGT][: n + 1] for n in range(5)]
 
 
 def test_a_translation_may_be_longer_or_shorter(trained: Transformer):
