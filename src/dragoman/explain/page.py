@@ -1,4 +1,4 @@
-"""Attention maps of a sentence pair as one interactive web page.
+"""Web pages from templates; attention maps of a sentence pair as one such page.
 
 page.html is self-contained: no network, no library, no other file. Jinja escapes the sentences; all other data is
 JSON without `<`, which the script of the page converts to text nodes.
@@ -13,7 +13,6 @@ from jinja2 import Environment
 
 from dragoman.errors import UserError
 
-TEMPLATE = Path(__file__).with_name("page.html")
 MAX_WEIGHTS = 4_000_000  # for example, 36 maps of 330 pieces
 
 
@@ -43,8 +42,12 @@ def attention_page(
         # [layer][head][cell]
         "weights": {kind: each.reshape(*each.shape[:2], -1).tolist() for kind, each in thousandths.items()},
     }
-    environment = Environment(autoescape=True)
+    return render("page.html", source=source, translation=translation, languages=languages, data=data)
+
+
+def render(template: str, **values: object) -> bytes:
+    """Fill in a template of this folder; all values are escaped. Return UTF-8."""
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    page = template.render(source=source, translation=translation, languages=languages, data=data)
-    return page.encode("utf-8", "replace")
+    page = environment.from_string(Path(__file__).with_name(template).read_text(encoding="utf-8"))
+    return page.render(values).encode("utf-8", "replace")
