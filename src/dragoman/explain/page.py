@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment
+from jinja2 import Environment, StrictUndefined
 
 from dragoman.errors import UserError
 
@@ -45,9 +45,18 @@ def attention_page(
     return render("page.html", source=source, translation=translation, languages=languages, data=data)
 
 
-def render(template: str, **values: object) -> bytes:
-    """Fill in a template of this folder; all values are escaped. Return UTF-8."""
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+def render(template: str, *, autoescape: bool = True, block: str | None = None, **values: object) -> bytes:
+    """Fill in a template of this folder, or one block of it. Return UTF-8."""
+    environment = Environment(autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    environment.filters["numbers"] = numbers
     page = environment.from_string(Path(__file__).with_name(template).read_text(encoding="utf-8"))
-    return page.render(values).encode("utf-8", "replace")
+    text = "".join(page.blocks[block](page.new_context(values))) if block else page.render(values)
+    return text.encode("utf-8", "replace")
+
+
+def numbers(values: Any) -> str:
+    """Format a vector or matrix as aligned rows; 4 places unless all are whole."""
+    rows = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    whole = bool((rows == rows.round()).all())
+    return "\n".join("  " + " ".join(f"{x:{8 if whole else 10}.{0 if whole else 4}f}" for x in row) for row in rows)

@@ -4,7 +4,7 @@ A trace is plain data (dicts, lists, numbers) for JSON, the terminal and trace.h
 vocabulary. Scores are sums of log-probs over length^length_penalty.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from rich.text import Text
 from dragoman.config import SearchConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.explain.attention_map import attended
+from dragoman.explain.page import render
 from dragoman.model.transformer import Transformer
 from dragoman.search.beam import Beam
 from dragoman.search.hypothesis import Hypothesis, Sentence, normalised
@@ -87,24 +88,6 @@ def _search(model: Transformer, src: Sequence[int], config: SearchConfig) -> tup
     return state.hypotheses()[0][0], steps
 
 
-def lines(trace: Trace) -> Iterator[Text]:
-    """Yield the trace as lines for the terminal, coloured where rich prints them.
-
-    Of each head only the source piece with the largest weight appears.
-    """
-    yield Text(f"source: {' '.join(trace['source'])}   (input, next and heads: those of the best hypothesis)", "dim")
-    for t, beam in enumerate(trace["beams"]):
-        yield Text(f"step {t + 1}", "bold")
-        for step in trace["steps"][t : t + 1]:
-            yield Text.assemble("  input    ", (" ".join(step["input"]), "cyan"))
-            styled = [(f"  {piece} {p:.3f} ", "green" * (piece == step["next"])) for piece, p in step["likeliest"]]
-            yield Text.assemble("  next   ", *styled)
-            for number, layer in enumerate(step["cross"], 1):
-                strongest = (max(zip(head, trace["source"], strict=True)) for head in layer)
-                looks = "   ".join(f"{piece} {weight:.2f}" for weight, piece in strongest)
-                yield Text(f"  heads of layer {number}: {looks}", "dim")
-        for name, group in beam.items() if trace["beam_size"] > 1 else ():
-            for hypothesis in group:
-                style = {"living": "", "ended": "green", "died": "red"}[name]
-                yield Text(f"  {name:7}{hypothesis['score']:8.3f}  {' '.join(hypothesis['pieces'])}", style)
-    yield Text(f"{trace['translation']}   ({trace['score']:.3f})", "bold")
+def lines(trace: Trace) -> list[Text]:
+    """Return the trace as lines for the terminal, coloured where rich prints them."""
+    return list(Text.from_ansi(render("trace.j2", autoescape=False, trace=trace).decode().rstrip()).split())
