@@ -112,6 +112,7 @@ def heat_figure(maps: Mapping[str, Any], xlabel: str, ylabel: str) -> bytes:
         highest = float(np.abs(values).max()) or 1.0
         image = axes.imshow(values, "RdBu_r", vmin=-highest, vmax=highest, aspect="auto", interpolation="nearest")
         axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.locator_params(integer=True)
         axes.set_title(printable(title), fontsize=11, loc="left")
         figure.colorbar(image, ax=axes, ticks=[-highest, 0, highest], format="%.1f").outline.set_visible(False)
     return _png(figure)
