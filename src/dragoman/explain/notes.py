@@ -41,7 +41,7 @@ def bare(d_model: int, score: str = "scaled_dot") -> Attention:
 
 
 def waist() -> Values:
-    """Score -(q - k)^2 / 2; without its part q^2 the product of (q, 1) and (k, -k^2 / 2)."""
+    """Score -(q - k)^2 / 2: but for q^2 the product of (q, 1) and (k, -k^2 / 2)."""
     k, v = torch.tensor([51.0, 56.0, 58.0]), torch.tensor([40.0, 43.0, 48.0])
     layer, query = bare(3, "dot"), torch.tensor([[[57.0, 1.0, 0.0]]])
     # Two components are the key, the third is the value.
@@ -97,7 +97,7 @@ def heads() -> Values:
 
 
 def scale() -> Values:
-    """Rows of d, variance and median largest weight of ten, without and with the scale."""
+    """Rows of d, variance and median largest weight, without and with the scale."""
     torch.manual_seed(1)
     rows = []
     for d in (1, 8, 64, 512):

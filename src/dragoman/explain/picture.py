@@ -82,7 +82,7 @@ def curve_figure(
     title: str = "",
     aspect: str = "auto",
 ) -> bytes:
-    """Draw lines {name: (x values, y values)}; aspect "equal" gives both axes one scale."""
+    """Draw lines {name: (x values, y values)}; aspect: "auto" or "equal"."""
     from cycler import cycler
     from matplotlib.figure import Figure
 
