@@ -18,7 +18,7 @@ from unittest import mock
 
 import torch
 from jinja2 import Environment
-from report import Record, markdown
+from tables import Record, markdown
 from torch import Tensor
 from torch.nn import functional as F
 

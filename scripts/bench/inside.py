@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from report import Record, markdown
+from tables import Record, markdown
 from torch import Tensor
 from torch.nn import functional as F
 
