@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
+from dragoman.explain import notes
+from dragoman.explain.notes import bare
 from dragoman.masks import causal_attn_mask, key_padding_mask, padding_attn_mask
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.embedding import Embedding
@@ -28,15 +30,6 @@ def attention(d_model: int = 16, n_heads: int = 1, score: str = "scaled_dot") ->
     return layer.requires_grad_(False)
 
 
-def bare(d_model: int, score: str = "scaled_dot") -> Attention:
-    """A layer whose projections change nothing: its inputs are Q, K and V themselves."""
-    layer = attention(d_model, score=score)
-    layer.q.weight.copy_(torch.eye(d_model))
-    layer.kv.weight.copy_(torch.eye(d_model).repeat(2, 1))
-    layer.out.weight.copy_(torch.eye(d_model))
-    return layer
-
-
 def layer_config(**settings: object) -> ModelConfig:
     return ModelConfig(d_model=16, d_ff=64, dropout=0.0, **settings)  # type: ignore[arg-type]
 
@@ -45,32 +38,22 @@ def layer_config(**settings: object) -> ModelConfig:
 
 
 def test_waist_57_is_a_mean_weighted_by_nearness():
-    """Score -(q - k)^2 / 2. The part that depends on k is q k - k^2 / 2, the product of (q, 1) and (k, -k^2 / 2)."""
-    waists, weights = torch.tensor([51.0, 56.0, 58.0]), torch.tensor([40.0, 43.0, 48.0])
-    layer = bare(3, "dot")  # two components are the key, the third is the value
-    layer.kv.weight[:3] = torch.diag(torch.tensor([1.0, 1.0, 0.0]))
-    layer.kv.weight[3:] = torch.diag(torch.tensor([0.0, 0.0, 1.0]))
-    key_value = torch.stack((waists, -(waists**2) / 2, weights), dim=1)[None]
-    query = torch.tensor([[[57.0, 1.0, 0.0]]])
-    alpha = layer.weights(query, key_value).flatten()
-    torch.testing.assert_close(alpha, (-((57 - waists) ** 2) / 2).softmax(0))
+    values = notes.waist()
+    alpha = values["alpha"]
+    torch.testing.assert_close(alpha, values["scores"].softmax(0))
     assert alpha.sum().item() == pytest.approx(1)
     assert 0 < alpha[0] < 1e-7 < alpha[1] == alpha[2]  # every key counts, the far one hardly
-    result = layer(query, key_value)[0, 0, 2]
-    torch.testing.assert_close(result, (alpha * weights).sum())
+    torch.testing.assert_close(values["result"], (alpha * torch.tensor([40.0, 43.0, 48.0])).sum())
     # 56 and 58 are equally near, so the notes' first guess, (43 + 48) / 2, is nearly right.
-    assert result.item() == pytest.approx(45.5, abs=1e-5)
+    assert values["result"].item() == pytest.approx(45.5, abs=1e-5)
 
 
 def test_raw_numbers_saturate_the_softmax_even_scaled():
-    q = torch.tensor([[[57.0, 83.0], [76.0, 55.0]]])
-    k = torch.tensor([[[51.0, 70.0], [58.0, 88.0], [56.0, 82.0]]])
-    weights = bare(2).weights(q, k)[0, 0]
-    assert torch.equal(weights, torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]))
-    v = torch.tensor([[40.0, 55.0], [43.0, 59.0], [48.0, 65.0]])
-    assert (weights @ v).tolist() == [[43, 59], [43, 59]]  # two unlike queries, one answer
-    normalised = bare(2).weights((q - k.mean(1)) / k.std(1), (k - k.mean(1)) / k.std(1))
-    assert normalised.max() < 0.999  # inputs of variance 1, as a norm makes them, do not saturate
+    values = notes.matrices()
+    torch.testing.assert_close(values["scores"] * 2**0.5, values["q"] @ values["k"].T)
+    assert torch.equal(values["weights"], torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]))
+    assert values["output"].tolist() == [[43, 59], [43, 59]]  # two unlike queries, one answer
+    assert values["normal"].max() < 0.999  # inputs of variance 1, as a norm makes them, do not saturate
 
 
 # Scores
@@ -214,7 +197,7 @@ def test_the_gradient_of_w_v_by_hand_is_half_of_autograds():
 
 # Masks
 
-SCORED = torch.tensor([[1.0, 2, 3, 4], [2, 1, 0, 3], [0, 2, 1, 2], [3, 1, 4, 2]])  # the notes' Q K^T
+SCORED = notes.mask()["scores"]  # the notes' Q K^T
 
 
 def test_the_causal_mask_of_four_words():
@@ -229,6 +212,7 @@ def test_the_four_by_four_example_under_the_causal_mask(score):
     q = SCORED if score == "dot" else SCORED * 2  # the 2 is sqrt(4), which the score divides out
     layer, q, k = bare(4, score), q[None], torch.eye(4)[None]
     torch.testing.assert_close(layer.weights(q, k, causal=True)[0, 0], masked.softmax(-1))
+    assert torch.equal(notes.mask()["masked"], masked)
     # V = 1: the outputs are the weights.
     torch.testing.assert_close(layer(q, k, causal=True)[0], masked.softmax(-1))
     torch.testing.assert_close(layer(q, k, causal_attn_mask(4, 4))[0], masked.softmax(-1))
@@ -236,8 +220,7 @@ def test_the_four_by_four_example_under_the_causal_mask(score):
 
 def test_the_mask_comes_before_the_softmax():
     layer, k = bare(4, "dot"), torch.eye(4)[None]
-    before = layer.weights(SCORED[None], k, causal=True)[0, 0]
-    after = SCORED.softmax(-1) * causal_attn_mask(4, 4)[0, 0]
+    before, after = notes.mask()["before"], notes.mask()["after"]
     torch.testing.assert_close(before.sum(-1), torch.ones(4))
     assert after.sum(-1)[0] < 0.04  # the first word would keep 3 % of itself
     louder = SCORED + 5 * torch.ones(4, 4).triu(1)  # only the hidden scores

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from dragoman.config import ModelConfig, PositionConfig
+from dragoman.explain import notes
+from dragoman.explain.notes import frequencies
 from dragoman.model.attention import Attention
 from dragoman.model.position import POSITIONS, Position, sinusoid
 from dragoman.model.transformer import Transformer
@@ -32,12 +34,6 @@ def scheme(kind: str, *, d_model: int = 16, n_heads: int = 2, length: int = 32) 
 def encoding(kind: str, positions: Tensor, d_model: int = 16) -> Tensor:
     """The addend of the words at these positions: (T, D)."""
     return scheme(kind, d_model=d_model).embed(torch.zeros(1, len(positions), d_model), positions)[0]
-
-
-def frequencies(d_model: int, base: float) -> Tensor:
-    """Those of the encoding, read off position 1: the angle of each (sine, cosine)."""
-    sine, cosine = sinusoid(torch.tensor([1]), d_model, base)[0].unflatten(0, (-1, 2)).T
-    return torch.atan2(sine, cosine)
 
 
 def by_distance(scores: Tensor) -> Tensor:
@@ -80,7 +76,7 @@ def test_layer_norm_removes_a_number_on_every_component(kind):
 def test_the_table_for_d_4_and_base_10000():
     """The notes cut 0.99995 off to 0.9999; all other entries are rounded to four places."""
     noted = torch.tensor([[0, 1, 0, 1], [0.8415, 0.5403, 0.0100, 0.9999], [0.9093, -0.4161, 0.0200, 0.9998]])
-    table = sinusoid(torch.arange(3), 4, 10000.0)
+    table = notes.pe()["table"]
     cut_off = torch.zeros(3, 4, dtype=torch.bool)
     cut_off[1, 3] = True
     assert torch.equal((table[~cut_off] * 1e4).round(), (noted[~cut_off] * 1e4).round())
@@ -90,9 +86,8 @@ def test_the_table_for_d_4_and_base_10000():
 
 
 def test_the_divisors_for_d_8_are_quarter_powers_of_the_base():
-    for base in (10000.0, 1000.0, 100.0):
-        divisors = torch.tensor([base**0, base**0.25, base**0.5, base**0.75])
-        torch.testing.assert_close(1 / frequencies(8, base), divisors)
+    for base, divisors in zip((100.0, 1000.0, 10000.0), notes.pe()["divisors"], strict=True):
+        torch.testing.assert_close(divisors, torch.tensor([base**0, base**0.25, base**0.5, base**0.75]))
 
 
 def test_d_model_512_has_256_frequencies_in_equal_ratios():

@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.collate import collate
+from dragoman.explain import notes
 from dragoman.model.embedding import Embedding, Projection
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import Sentence, search
 from dragoman.special import BOS, EOS
-from dragoman.training.loss import projected_loss
 from dragoman.translation.engine import translate_ids
 
 好, 久, 不, 见 = range(4, 8)
 LONG, TIME, NO, SEE = range(8, 12)
 SRC, TGT = [好, 久, 不, 见], [LONG, TIME, NO, SEE]
-EXAMPLES = [(SRC, TGT), (SRC[::-1], TGT[::-1]), ([好], [NO, SEE]), ([久, 久, 久], [LONG])]
+EXAMPLES = notes.PAIRS
 GREEDY = SearchConfig(kind="greedy")
 
 
@@ -34,17 +34,8 @@ def translator() -> Transformer:
 
 @pytest.fixture(scope="module")
 def trained() -> Transformer:
-    """A model trained on the four examples until it knows them by heart."""
-    model, batch = translator(), collate(*zip(*EXAMPLES, strict=True))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(60):
-        memory = model.encode(batch.src, batch.src_key_padding_mask)
-        states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask).flatten(0, 1)[batch.places]
-        loss, _ = projected_loss(states, model.projection.weight, batch.tgt_out.flatten()[batch.places])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return model.requires_grad_(False)
+    """A model trained on the four examples until it reproduces them."""
+    return notes.trained()
 
 
 # Words as vectors
@@ -83,11 +74,10 @@ def test_linear_and_softmax_give_every_word_a_probability():
 
 def test_the_decoder_input_is_the_target_shifted_right():
     """Note 003 calls the shift left, and ends the labels at `see`; here they end in <EOS>."""
-    batch = collate([SRC], [TGT])
-    assert batch.tgt_in.tolist() == [[BOS, LONG, TIME, NO, SEE]]
-    assert batch.tgt_out.tolist() == [[LONG, TIME, NO, SEE, EOS]]
-    assert batch.tgt_in[0, :4].tolist() == [BOS, LONG, TIME, NO]  # the note's own two rows
-    assert batch.tgt_out[0, :4].tolist() == TGT
+    rows = notes.shift()
+    assert rows["src"] == ["好", "久", "不", "见", "<EOS>"]
+    assert rows["tgt_in"] == ["<BOS>", "long", "time", "no", "see"]
+    assert rows["tgt_out"] == ["long", "time", "no", "see", "<EOS>"]
 
 
 def test_training_predicts_all_words_at_once():
@@ -138,15 +128,12 @@ def test_inference_feeds_back_its_output_from_bos_to_eos(trained: Transformer):
 
 
 def test_each_step_sees_the_whole_prefix(trained: Transformer):
-    """The notes' loop computes the prefix anew at each step; the cache gives the same logits."""
-    src, prefix = torch.tensor([[*SRC, EOS]]), [BOS]
-    cache = trained.begin(src, None)
-    while len(prefix) < 6:
-        whole = trained(src, torch.tensor([prefix]), None)[:, -1]
-        logits, cache = trained.step(torch.tensor([prefix[-1:]]), cache)
-        torch.testing.assert_close(logits, whole, atol=1e-4, rtol=1e-4)
-        prefix.append(int(whole.argmax()))
-    assert prefix == [BOS, *TGT, EOS]
+    """The notes' loop decodes the prefix anew at each step; the search with a cache gives the same words."""
+    values, words = notes.loop(), ["<BOS>", "long", "time", "no", "see", "<EOS>"]
+    assert [step[:2] for step in values["steps"]] == [(words[: n + 1], words[n + 1]) for n in range(5)]
+    assert all(step[2] > 0.9 for step in values["steps"])
+    assert values["translation"] == words[1:-1]
+    assert translate_ids(trained, [SRC], GREEDY)[0][0].ids == TGT
 
 
 def test_a_translation_may_be_longer_or_shorter(trained: Transformer):

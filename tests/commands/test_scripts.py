@@ -65,6 +65,10 @@ def corpus(home: Path) -> None:
         ("neighbours --vectors vectors.txt qeen", "did you mean 'queen'"),
         ("neighbours --vectors vectors.txt king -", "cannot read 'king -'"),
         ("train_word2vec zh_en --output v", "did you mean experiment=zh_en"),
+        ("notes wast", "did you mean 'waist'"),
+        ("notes waist --out a.png", "one of pe, products, rope, t5, alibi"),
+        ("notes pe --out a.gif", ".png or a .html"),
+        ("notes waist --language fr", "zh, en"),
     ],
 )
 def test_mistakes_are_one_line(script: Script, home: Path, command: str, part: str) -> None:
@@ -72,6 +76,16 @@ def test_mistakes_are_one_line(script: Script, home: Path, command: str, part: s
     before = sorted(home.iterdir())
     assert part in script(command, code=2).error
     assert sorted(home.iterdir()) == before
+
+
+def test_notes_print_and_draw(script: Script, home: Path) -> None:
+    assert "57" in script("notes waist").out
+    assert {line.split()[0] for line in script("notes --list").out.splitlines()} >= {"waist", "loop", "alibi"}
+    script("notes pe --out a.png")
+    assert (home / "a.png").read_bytes().startswith(b"\x89PNG")
+    script("notes waist alibi --language zh --out a.html")
+    assert (home / "a.html").read_text().count("data:image/png;base64,") == 1
+    assert "exists already" in script("notes pe --out a.png", code=2).error
 
 
 def test_evaluate_measures_a_corpus(script: Script, home: Path) -> None:

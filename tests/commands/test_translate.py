@@ -74,6 +74,18 @@ def test_attention_as_a_picture_and_as_a_page(run: Run, home: Path) -> None:
     assert html.escape(translation) in page
 
 
+def test_a_trace_as_text_json_and_a_page(run: Run, home: Path) -> None:
+    text = run(main, "好久不见", "--trace").out
+    run(main, "好久不见", "--trace", "--output", "t.txt")
+    assert (home / "t.txt").read_text() == text
+    record = json.loads(run(main, "好久不见", "--trace", "--beam", "3", "--json").out)
+    assert record["beam_size"] == 3
+    run(main, "我爱你 <b>", "--trace", "--output", "t.HTML")
+    page = (home / "t.HTML").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "我爱你 &lt;b&gt;" in page
+
+
 def test_vectors_of_lines(run: Run, home: Path) -> None:
     lines = ("好久不见", "我爱你", "")
     result = run(main, *lines, "--embed", "v.npy")
@@ -133,6 +145,10 @@ def test_without_a_model_both_ways_to_one_are_named(run: Run, home: Path) -> Non
         ("好 --embed a.npy --top-k 0", "--top-k"),
         ("好 久 --attention b.png", "one sentence"),
         ("好 --attention a.gif", ".html"),
+        ("好 久 --trace", "one sentence"),
+        ("？！ --trace", "no word"),
+        ("好 --trace --output a.png", "text, not a picture"),
+        ("好 --trace --sample", "--sample"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, home: Path, command: str, part: str) -> None:

@@ -13,10 +13,12 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "bench"))
 
+import broken  # noqa: E402
 import choices  # noqa: E402
 import clock  # noqa: E402
 import data as bench_data  # noqa: E402
 import decoding  # noqa: E402
+import inside  # noqa: E402
 import measure_decoding  # noqa: E402
 import measure_training  # noqa: E402
 import peers_data  # noqa: E402
@@ -32,9 +34,10 @@ from dragoman.bundle import load  # noqa: E402
 from dragoman.config import ModelConfig, SearchConfig  # noqa: E402
 from dragoman.errors import UserError  # noqa: E402
 from dragoman.masks import key_padding_mask  # noqa: E402
+from dragoman.model.attention import Attention  # noqa: E402
 from dragoman.model.transformer import Transformer  # noqa: E402
 from dragoman.special import EOS, PAD  # noqa: E402
-from dragoman.translation.engine import translate_ids  # noqa: E402
+from dragoman.translation.engine import line_vectors, translate_ids  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden" / "bundle"
 LINES = ["a cat sits on the mat", "two dogs run", "the man reads a long book about cats", "ﬁve cats of １２"]
@@ -198,3 +201,39 @@ def test_costs_of_model_and_data_are_measured(tmp_path: Path, monkeypatch: pytes
     settings = ["data.tokenizer.vocab_size=400", "data.max_tokens=512"]
     record = bench_data.measure([str(tmp_path / "train.tsv")], settings, seconds=0.01)
     assert 0 <= record["padding, %"] < 100
+
+
+def test_a_patch_removes_one_idea() -> None:
+    layer, x = Attention(8, 2, score="scaled_dot", dropout=0.0), torch.randn(1, 4, 8)
+    q, k, _, _ = layer._project(x, x, None)
+    late = broken.late_mask(layer, q, k, None, None, True)
+    torch.testing.assert_close(late, layer.weights(x, x).tril())
+    forward = broken.PATCHES["no_causal_mask"][2]
+    torch.testing.assert_close(forward(layer, x, x, causal=True), layer(x, x))
+    assert not broken.self_attention_only(layer, x, x.clone()).any()
+    assert broken.self_attention_only(layer, x, x).any()
+    assert {*broken.PATCHES, *broken.SETTINGS} < set(broken.VARIANTS)
+
+
+def test_a_page_shows_each_training_with_its_words() -> None:
+    record = {"losses": [3.0] * (broken.N_STEPS // broken.WINDOW), "right": 50.0, "shown": ["<b>", "b", "c"]}
+    page = broken.page(dict.fromkeys(("whole", "no_shift"), record))
+    assert page.count("<section>") == page.count("&lt;b&gt;") == 2
+    template = (ROOT / "scripts" / "bench" / "broken.html").read_text(encoding="utf-8")
+    assert all(f'"{name}": ["' in template for name in broken.VARIANTS)
+    assert '""' not in template
+    assert broken.table({"whole": record}).splitlines()[2].startswith("| whole | 3.00 | 50 | <b> |")
+
+
+def test_measurements_inside_a_model() -> None:
+    near, equal = torch.eye(4), torch.full((4, 4), 0.25)
+    assert (inside.distance(near), inside.distance(equal)) == (0, 1.25)
+    assert inside.entropy(near) == 0
+    assert inside.entropy(equal).item() == pytest.approx(1.3863, abs=1e-4)
+    bundle, pairs = load(GOLDEN), [{"zh": "好久不见", "en": "Long time no see"}, {"zh": "我很好", "en": "I'm fine"}]
+    assert len(inside.retrieval(bundle, pairs)) == bundle.model_config.n_encoder_layers + 2
+    maps = inside.heads(bundle, pairs)
+    assert (maps["cross, entropy"] <= 1).all()
+    ids = [[7, 8, 9], [5]]
+    states = inside.layers_of(bundle.model, ids)[-1]
+    torch.testing.assert_close(states, line_vectors(bundle.model, [[i] for i in ids], "mean"), atol=1e-5, rtol=1e-5)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dragoman.config import SearchConfig
 from dragoman.errors import UserError
+from dragoman.search.greedy import plain_greedy
 from dragoman.search.search import SEARCHES, Hypothesis, Sentence, search
 from dragoman.search.warp import NEVER, log_probabilities, warped
 from dragoman.special import BOS, EOS, PAD, UNK
@@ -132,16 +133,15 @@ def test_beam_search_follows_the_rules_written_as_lists(k, length_penalty):
         assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in expected], abs=1e-4)
 
 
+@pytest.mark.parametrize("max_length", [1, 6])
 @pytest.mark.parametrize("seed", range(3))
-def test_greedy_takes_the_most_probable_piece_at_each_step(seed):
+def test_the_plain_loop_takes_the_most_probable_piece(seed, max_length):
     logits = table(seed)
-    ((hypothesis,),) = run(logits, SearchConfig(kind="greedy"), [0], max_length=6)
-    prefix: tuple[int, ...] = (BOS,)
-    for word in hypothesis.ids:
-        assert word == int(log_p(logits, 0, prefix).argmax())
-        prefix = (*prefix, word)
-    if len(hypothesis.ids) < 6:
-        assert int(log_p(logits, 0, prefix).argmax()) == EOS
+    ids = plain_greedy(lambda prefix: logits(0, tuple(prefix[0].tolist()))[None], max_length)
+    for n, word in enumerate([*ids, EOS][:max_length]):
+        assert word == int(log_p(logits, 0, (BOS, *ids[:n])).argmax())
+    ((hypothesis,),) = run(logits, SearchConfig(kind="greedy"), [0], max_length=max_length)
+    assert hypothesis.ids == ids
 
 
 def test_a_beam_of_one_is_greedy():

@@ -1,6 +1,7 @@
 """ids by ids with torch: batches, limits and vectors."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ import torch
 from dragoman.config import ModelConfig, PositionConfig, SearchConfig
 from dragoman.errors import UserError
 from dragoman.model.pooling import POOLINGS
+from dragoman.model.position import POSITIONS
 from dragoman.model.transformer import Transformer
+from dragoman.search.greedy import plain_greedy
 from dragoman.search.search import Hypothesis
 from dragoman.special import BOS, EOS
 from dragoman.translation.engine import choose_device, line_vectors, score_ids, translate_ids
@@ -59,6 +62,17 @@ def test_batches_and_their_order_change_nothing(search: SearchConfig) -> None:
         assert len(same) >= 11
         for a, b in same:
             assert [h.score for h in a] == pytest.approx([h.score for h in b], abs=1e-4)
+
+
+def test_the_cached_search_equals_the_plain_loop(assert_same: Callable[..., None]) -> None:
+    sources, config = words(3), SearchConfig(kind="greedy", max_length_a=0, max_length_b=6)
+    for kind in POSITIONS:
+        model, plain = make(PositionConfig(kind=kind)).requires_grad_(False), []
+        for source in sources:
+            memory = model.encode(torch.tensor([[*source, EOS]]), None)
+            plain.append(plain_greedy(lambda tgt, m=memory, f=model: f.projection(f.decode(tgt, m, None)[:, -1]), 6))
+        results = translate_ids(model, sources, config)
+        assert_same(model, sources, results, [[Hypothesis(own, math.nan, [])] for own in plain])
 
 
 def test_the_budget_counts_the_rows_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,11 @@ Text that begins with '-' goes after ' -- '.
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import dragoman
 from dragoman.commands import cli
@@ -21,7 +22,7 @@ from dragoman.translation.translator import Translation
 if TYPE_CHECKING:
     from dragoman.explain.attention_map import Attended
 
-FOR_TORCH = ("sample", "attention", "embed")  # options that CTranslate2 cannot serve
+FOR_TORCH = ("sample", "attention", "trace", "embed")  # options that CTranslate2 cannot serve
 
 
 def parser() -> cli.Parser:
@@ -34,6 +35,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--json", action="store_true", help="a JSON object per line: text, score, tokens ...")
     parser.add_argument("--strict", action="store_true", help="exit with code 3 if a translation has a warning")
     parser.add_argument("--attention", metavar="FILE", help="attention of one line: a .png or a .html page")
+    parser.add_argument("--trace", action="store_true", help="show each step of one line; --output: a .html page")
     parser.add_argument("--embed", metavar="NPY", help="write a vector for each line; translate nothing")
     parser.add_argument("--pooling", metavar="NAME", help="with --embed: mean, first or attention (mean)")
     parser.add_argument("--version", action="version", version=dragoman.__version__)
@@ -71,6 +73,10 @@ def main(argv: list[str]) -> None:
             print(f"{args.embed}: {len(vectors):,} vectors of {vectors.shape[1]} numbers", file=sys.stderr)
             return
         search = cli.search_config(args, translator.bundle.search)
+        if args.trace:
+            search = dataclasses.replace(search, kind="beam", beam_size=args.beam or 1, n_best=1)
+            show(translator.trace(args.text[0], search, direction=str(direction)), args, out, direction)
+            return
         n_warnings = 0
         for number, result in enumerate(translator.stream(lines, search, scored=args.json, **settings), 1):
             for message in result.warnings:
@@ -94,6 +100,13 @@ def check(args: argparse.Namespace) -> None:
         raise UserError("--attention pictures one sentence: give it as the one argument")
     if args.attention and not args.attention.lower().endswith((".png", ".html")):
         raise UserError("--attention: name a .png (picture of the last layer) or a .html (all layers and heads)")
+    if args.trace and len(args.text) != 1:
+        raise UserError("--trace shows one sentence: give it as the one argument")
+    if args.trace and (args.output or "").lower().endswith(".png"):
+        raise UserError(f"--trace: a trace is text, not a picture (found {args.output}). Name a .html or .txt file")
+    for name in ("sample", "attention", "embed", "n_best"):
+        if args.trace and getattr(args, name):
+            raise UserError(f"--trace: does not go with --{name.replace('_', '-')}. Remove one")
     if args.pooling and not args.embed:
         raise UserError("--pooling needs --embed")
     for name in ("attention", "output", "json", "sample", *cli.SEARCH_OPTIONS):
@@ -112,6 +125,24 @@ def drawing(attended: "Attended", path: str, source: str, translation: str, lang
     from dragoman.explain.picture import attention_figure
 
     return attention_figure(maps["cross"][-1], pieces["tgt_out"], pieces["src"], title=translation)
+
+
+def show(trace: dict[str, Any], args: argparse.Namespace, out: IO[bytes] | None, languages: Direction) -> None:
+    """Print a trace, or write it to `out`: JSON, a page or text."""
+    from rich.console import Console
+
+    from dragoman.explain.page import render
+    from dragoman.explain.trace import lines
+
+    if args.json:
+        (out or sys.stdout.buffer).write(json.dumps(trace, ensure_ascii=False).encode() + b"\n")
+    elif out and args.output.lower().endswith(".html"):
+        out.write(render("trace.html", trace=trace, languages=languages))
+    elif out:
+        out.write("".join(f"{line.plain}\n" for line in lines(trace)).encode())
+    else:
+        for line in lines(trace):
+            Console().print(line, soft_wrap=True)
 
 
 def as_text(translation: Translation) -> str:

@@ -1,6 +1,7 @@
-"""Figures, pages and cost tables of a model, and pretrained word vectors.
+"""Figures, pages, costs, word vectors, traces and worked examples.
 
 attention_map  weights of every layer and head      cost     parameters, FLOPs, memory
 picture        PNG figures                          vectors  word-vector files
-page           the attention maps as one web page
+page           templates; the attention maps        trace    each step of one translation
+                                                    notes    worked examples of the study notes
 """

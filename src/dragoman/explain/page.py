@@ -1,4 +1,4 @@
-"""Attention maps of a sentence pair as one interactive web page.
+"""Web pages from templates; attention maps of a sentence pair as one such page.
 
 page.html is self-contained: no network, no library, no other file. Jinja escapes the sentences; all other data is
 JSON without `<`, which the script of the page converts to text nodes.
@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment
+from jinja2 import Environment, StrictUndefined
 
 from dragoman.errors import UserError
 
-TEMPLATE = Path(__file__).with_name("page.html")
 MAX_WEIGHTS = 4_000_000  # for example, 36 maps of 330 pieces
 
 
@@ -43,8 +42,21 @@ def attention_page(
         # [layer][head][cell]
         "weights": {kind: each.reshape(*each.shape[:2], -1).tolist() for kind, each in thousandths.items()},
     }
-    environment = Environment(autoescape=True)
+    return render("page.html", source=source, translation=translation, languages=languages, data=data)
+
+
+def render(template: str, *, autoescape: bool = True, block: str | None = None, **values: object) -> bytes:
+    """Fill in a template of this folder, or one block of it. Return UTF-8."""
+    environment = Environment(autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    page = template.render(source=source, translation=translation, languages=languages, data=data)
-    return page.encode("utf-8", "replace")
+    environment.filters["numbers"] = numbers
+    page = environment.from_string(Path(__file__).with_name(template).read_text(encoding="utf-8"))
+    text = "".join(page.blocks[block](page.new_context(values))) if block else page.render(values)
+    return text.encode("utf-8", "replace")
+
+
+def numbers(values: Any) -> str:
+    """Format a vector or matrix as aligned rows; 4 places unless all are whole."""
+    rows = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    whole = bool((rows == rows.round()).all())
+    return "\n".join("  " + " ".join(f"{x:{8 if whole else 10}.{0 if whole else 4}f}" for x in row) for row in rows)

@@ -1,4 +1,4 @@
-"""PNG figures: attention weights as heat maps, training curves as lines.
+"""PNG figures: attention weights and other matrices as heat maps, curves as lines.
 
 matplotlib is imported inside functions, because it loads slowly. Figures are built without pyplot, which would search
 for a window system and keep every figure in memory. For each character, the first font that has it is used: the one in
@@ -76,9 +76,13 @@ def attention_figure(weights: Any, rows: Sequence[str], columns: Sequence[str], 
 
 @_drawing()
 def curve_figure(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str, title: str = ""
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    aspect: str = "auto",
 ) -> bytes:
-    """Draw lines over a common x axis, {name: (x values, y values)}."""
+    """Draw lines {name: (x values, y values)}; aspect: "auto" or "equal"."""
     from cycler import cycler
     from matplotlib.figure import Figure
 
@@ -90,10 +94,27 @@ def curve_figure(
         axes.plot(x, y, label=printable(name), linewidth=1.8, marker=marker, markersize=3.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y")
-    axes.set(xlabel=printable(xlabel), ylabel=printable(ylabel))
+    axes.set(xlabel=printable(xlabel), ylabel=printable(ylabel), aspect=aspect)
     axes.set_title(printable(title), fontsize=12, loc="left")
     if series:
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelcolor="linecolor")
+    return _png(figure)
+
+
+@_drawing()
+def heat_figure(maps: Mapping[str, Any], xlabel: str, ylabel: str) -> bytes:
+    """Draw matrices {title: (rows, columns)} side by side; red is above 0, blue below."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(0.6 + 4.2 * len(maps), 3.8))
+    for axes, (title, matrix) in zip(figure.subplots(1, len(maps), squeeze=False).flat, maps.items(), strict=True):
+        values = np.asarray(matrix, dtype=np.float32)
+        highest = float(np.abs(values).max()) or 1.0
+        image = axes.imshow(values, "RdBu_r", vmin=-highest, vmax=highest, aspect="auto", interpolation="nearest")
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.locator_params(integer=True)
+        axes.set_title(printable(title), fontsize=11, loc="left")
+        figure.colorbar(image, ax=axes, ticks=[-highest, 0, highest], format="%.1f").outline.set_visible(False)
     return _png(figure)
 
 

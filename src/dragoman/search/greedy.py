@@ -1,6 +1,6 @@
 """Greedy search and sampling: one path per row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -9,9 +9,21 @@ from torch import Tensor
 from dragoman.config import SearchConfig
 from dragoman.search.hypothesis import Hypothesis, Sentence, normalised
 from dragoman.search.warp import log_probabilities, warped
-from dragoman.special import EOS
+from dragoman.special import BOS, EOS
 
 LEAVE_TOGETHER = 1 / 8  # of the batch
+
+
+def plain_greedy(next_logits: Callable[[Tensor], Tensor], max_length: int) -> list[int]:
+    """Greedy search of one sentence without a cache, the reference for `search`.
+
+    next_logits maps the whole prefix (1, T), which begins with <BOS>, to the logits (1, V) of the next token.
+    """
+    prefix = [BOS]
+    while len(prefix) <= max_length and prefix[-1] != EOS:
+        log_probs = log_probabilities(next_logits(torch.tensor([prefix])), first=len(prefix) == 1)
+        prefix.append(int(log_probs.argmax()))
+    return [token for token in prefix[1:] if token != EOS]
 
 
 class Path:

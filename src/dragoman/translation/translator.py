@@ -146,6 +146,15 @@ class Translator:
         src, tgt = self._whole(line, translation, self.direction(direction, line).tgt)
         return attended(self.model, (self.bundle.src_tokenizer, self.bundle.tgt_tokenizer), src, tgt)
 
+    def trace(self, line: str, search: SearchConfig, *, direction: str | None = None) -> dict[str, Any]:
+        """Return each step of the search for `line`, as in explain/trace.py."""
+        from dragoman.explain.trace import trace
+
+        if not any(map(str.isalnum, line)):
+            raise UserError(f"trace: the line has no word to translate (found '{line[:40]}'). Give a sentence")
+        src, _ = self._whole(line, "", self.direction(direction, line).tgt)
+        return trace(self.model, (self.bundle.src_tokenizer, self.bundle.tgt_tokenizer), src, search)
+
     def embed(
         self,
         lines: Iterable[str],

@@ -1,0 +1,171 @@
+"""One idea removed at a time: python scripts/bench/broken.py [--only no_shift no_positions]
+
+A tiny model learns the pairs of data/phrasebook/sentences/people.tsv by heart, once whole and once for each idea
+removed, a minute each on one core. Every training has a process of its own, which patches the package for itself.
+Results go to runs/bench/broken: a file for each training, which is not repeated, then index.html, table.md, curves.png.
+"""
+
+import base64
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from jinja2 import Environment
+from tables import Record, markdown
+from torch import Tensor
+from torch.nn import functional as F
+
+from dragoman import files
+from dragoman.commands.cli import Parser, command
+from dragoman.config import ModelConfig, PositionConfig, SearchConfig, TokenizerConfig
+from dragoman.data.collate import collate
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.explain.picture import curve_figure
+from dragoman.model.attention import Attention, _with_causal
+from dragoman.model.layers import Residual
+from dragoman.model.transformer import Transformer
+from dragoman.special import EOS
+from dragoman.training.schedule import learning_rate
+from dragoman.translation.engine import translate_ids
+
+ROOT, FOLDER = Path(__file__).parents[2], Path("runs/bench/broken")
+N_STEPS, WARMUP, N_SENTENCES, WINDOW = 500, 100, 32, 20
+SIZES: Record = {"d_model": 64, "d_ff": 256, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2, "dropout": 0.0}
+SHOWN = ("好久不见", "我打你。", "你打我。")
+SEARCH = SearchConfig(kind="greedy", max_length_a=0, max_length_b=20)
+
+
+WHOLE = Attention.forward
+
+
+def late_mask(self: Attention, q: Tensor, k: Tensor, bias: Any, attn_mask: Tensor | None, causal: bool) -> Tensor:
+    mask, weights = _with_causal(attn_mask, causal, q, k), self.score(q, k).softmax(dim=-1)
+    return weights if mask is None else weights * mask
+
+
+def self_attention_only(self: Attention, query: Tensor, key_value: Tensor, *args: Any, **options: Any) -> Tensor:
+    mixed = WHOLE(self, query, key_value, *args, **options)
+    return mixed if query is key_value else torch.zeros_like(mixed)
+
+
+PATCHES: dict[str, tuple[type, str, Callable[..., Tensor]]] = {
+    "mask_after_softmax": (Attention, "_weights", late_mask),
+    "no_causal_mask": (Attention, "forward", lambda *args, causal=False, **options: WHOLE(*args, **options)),
+    "no_cross_attention": (Attention, "forward", self_attention_only),
+    "no_residual": (Residual, "forward", lambda self, x, sublayer: sublayer(self.norm(x))),
+}
+SETTINGS: dict[str, Record] = {
+    "no_scale": {"score": "dot"},
+    "no_positions": {"position": PositionConfig(kind="none")},
+    "post_norm": {"norm": "post"},
+    "post_norm_no_warmup": {"norm": "post"},
+}
+# The words of each stand in broken.html.
+VARIANTS = (
+    *("whole", "no_scale", "mask_after_softmax", "no_causal_mask", "no_padding_mask", "no_shift", "no_end"),
+    *("no_positions", "no_cross_attention", "no_residual", "post_norm", "post_norm_no_warmup"),
+)
+
+
+@command
+def main(argv: list[str]) -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("--only", nargs="+", default=VARIANTS, choices=VARIANTS, help="trainings (all)")
+    parser.add_argument("--one", choices=VARIANTS, help="train this one, in this process")
+    args = parser.parse(argv)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    if args.one:
+        files.write(FOLDER / f"{args.one}.json", json.dumps(measure(args.one), ensure_ascii=False).encode())
+        return
+    for name in args.only:
+        if not (FOLDER / f"{name}.json").exists():
+            print(name, flush=True)
+            subprocess.run([sys.executable, __file__, "--one", name], check=True)
+    records = {name: json.loads(path.read_bytes()) for name in VARIANTS if (path := FOLDER / f"{name}.json").exists()}
+    for name, data in (("table.md", table(records)), ("index.html", page(records))):
+        files.write(FOLDER / name, data.encode())
+    files.write(FOLDER / "curves.png", picture(records))
+    print(table(records), end="")
+
+
+def measure(name: str, n_steps: int = N_STEPS) -> Record:
+    """Train one model; return its losses and what it makes of some sentences."""
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    if name in PATCHES:
+        mock.patch.object(*PATCHES[name]).start()
+    path = ROOT / "data/phrasebook/sentences/people.tsv"
+    pairs = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if "\t" in line]
+    with tempfile.TemporaryDirectory() as folder:
+        texts, path = [text for pair in pairs for text in pair[:2]], Path(folder) / "joint.model"
+        tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=1500), path, ("zh", "en"))
+    sources, targets = ([tokenizer.encode(pair[side]) for pair in pairs] for side in (0, 1))
+    config = ModelConfig(**SIZES | SETTINGS.get(name, {}))
+    model = Transformer(config, src_vocab_size=len(tokenizer), tgt_vocab_size=len(tokenizer))
+    for module in model.modules():
+        if isinstance(module, Attention) and name == "mask_after_softmax":
+            module.fused = False
+    losses = train(model, name, sources, targets, n_steps)
+    results = [h.ids for (h,) in translate_ids(model, sources[::4], SEARCH, batch_tokens=20)]
+    shown = [h.ids for (h,) in translate_ids(model, tokenizer.encode_batch(SHOWN), SEARCH, batch_tokens=1)]
+    right = sum(ids == target for ids, target in zip(results, targets[::4], strict=True)) / len(results)
+    return {"losses": losses, "right": 100 * right, "shown": [tokenizer.decode(ids) for ids in shown]}
+
+
+def train(model: Transformer, name: str, sources: list[Any], targets: list[Any], n_steps: int) -> list[float]:
+    """Train with AdamW; return the mean loss per token of every WINDOW steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), fused=True)
+    generator, losses = random.Random(1), []
+    for step in range(1, n_steps + 1):
+        chosen = generator.sample(range(len(sources)), N_SENTENCES)
+        batch = collate([sources[i] for i in chosen], [targets[i] for i in chosen])
+        tgt_in = batch.tgt_out if name == "no_shift" else batch.tgt_in
+        logits = model(batch.src, tgt_in, None if name == "no_padding_mask" else batch.src_key_padding_mask)
+        places = batch.places if name != "no_end" else (batch.tgt_out.flatten() > EOS).nonzero()[:, 0]
+        loss = F.cross_entropy(logits.flatten(0, 1)[places], batch.tgt_out.flatten()[places])
+        # Without a warm-up the rate begins at its peak; after WARMUP steps both rates are equal.
+        at = max(step, WARMUP) if name.endswith("no_warmup") else step
+        lr = learning_rate("inverse_sqrt", at, peak=3e-3, warmup_steps=WARMUP, max_steps=n_steps)
+        optimizer.param_groups[0]["lr"] = lr
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return [sum(losses[n : n + WINDOW]) / WINDOW for n in range(0, n_steps, WINDOW)]
+
+
+def table(records: Record) -> str:
+    """Last loss, pairs that are right, and what becomes of the shown sentences."""
+    rows = []
+    for name, record in records.items():
+        rows.append([name, f"{record['losses'][-1]:.2f}", f"{record['right']:.0f}", *(x[:32] for x in record["shown"])])
+    return markdown(["training", "loss", "right, %", *SHOWN], rows)
+
+
+def picture(records: Record) -> bytes:
+    """The loss of every training."""
+    steps = range(WINDOW, N_STEPS + 1, WINDOW)
+    lines = {name: (steps, record["losses"]) for name, record in records.items()}
+    return curve_figure(lines, "step", "loss per token, in training", "One idea removed")
+
+
+def page(records: Record) -> str:
+    """A card for each training, its loss beside that of the whole model."""
+    images = {
+        name: base64.b64encode(picture({"whole": records.get("whole", record), name: record})).decode()
+        for name, record in records.items()
+    }
+    template = Path(__file__).with_name("broken.html").read_text(encoding="utf-8")
+    return Environment(autoescape=True).from_string(template).render(records=records, images=images, shown=SHOWN)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

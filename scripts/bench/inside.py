@@ -1,0 +1,159 @@
+"""Inside a trained model: python scripts/bench/inside.py --model runs/zh_en runs/both
+
+One latent space? How often a sentence finds its translation among 500 by the encoder's mean states, centred in each
+language, layer by layer; and the rank of a word's translation among all pieces of a joint table. (A model of one
+direction was not trained to read its target language.) Do heads differ, near or far? For 100 pairs the mean distance of
+each head, as log2 of that of equal weights (below 0: near), and its entropy, as a share of theirs. Gradient by depth:
+its norm in each layer of a new model with 12 + 12 layers. Results go to runs/bench/inside.
+"""
+
+import gzip
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from tables import Record, markdown
+from torch import Tensor
+from torch.nn import functional as F
+
+from dragoman import bundle as bundles
+from dragoman import files
+from dragoman.bundle import Bundle
+from dragoman.commands.cli import Parser, command
+from dragoman.config import ModelConfig
+from dragoman.data.collate import collate
+from dragoman.explain.attention_map import attended
+from dragoman.explain.picture import curve_figure, heat_figure
+from dragoman.masks import padding_attn_mask
+from dragoman.model.pooling import masked_mean
+from dragoman.model.transformer import Transformer
+
+FOLDER, DEPTH = Path("runs/bench/inside"), 12
+TEST = Path(__file__).parents[2] / "data/phrasebook/written/test.jsonl.gz"
+WORDS = """
+茶 tea 水 water 书 book 人 people 年 year 天 day 家 home 钱 money 车 car 狗 dog 猫 cat 鱼 fish 门 door 手 hand
+我 I 你 you 他 he 她 she 我们 we 他们 they 大 big 小 small 好 good 新 new 老 old 冷 cold 红 red 白 white 黑 black
+吃 eat 喝 drink 看 see 听 listen 说 say 去 go 来 come 买 buy 爱 love 想 want 三 three 五 five 今天 today 明天 tomorrow
+学校 school 朋友 friend 妈妈 mother 北京 Beijing 中国 China 时间 time 工作 work 什么 what 不 not 很 very 和 and
+"""
+
+
+@command
+def main(argv: list[str]) -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("--model", nargs="+", required=True, metavar="FOLDER", help="bundles, or runs that have one")
+    args = parser.parse(argv)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with gzip.open(TEST, "rt", encoding="utf-8") as file:
+        pairs = [json.loads(line)["translation"] for line in file][:500]
+    found, rows, text = {}, [], ""
+    for folder in args.model:
+        name, bundle = Path(folder).name, bundles.load(folder)
+        found[name] = retrieval(bundle, pairs)
+        rows.append([name, " ".join(f"{x:.1f}" for x in found[name]), *map(str, ranks(bundle).values())])
+        maps = heads(bundle, pairs[:100])
+        files.write(FOLDER / f"heads_{name}.png", heat_figure(maps, "head - 1", "layer - 1"))
+        text += "\n" + by_layer(f"{name}: layers of", maps)
+    header = ["model", "% found: embeddings, layers, last norm", "median rank of the translation", "words", "pieces"]
+    norms = {f"{part}, {norm}-norm": line for norm in ("pre", "post") for part, line in gradients(norm).items()}
+    text = markdown(header, rows) + text + "\n" + by_layer("log10 of the gradient norm", norms)
+    for name, lines, title in (("layers", found, "% found among 500"), ("gradients", norms, "log10 of gradient norm")):
+        series: Any = {key: (range(len(line)), line) for key, line in lines.items()}
+        files.write(FOLDER / f"{name}.png", curve_figure(series, "layer", "", title))
+    files.write(FOLDER / "table.md", text.encode())
+    print(text, end="")
+
+
+def by_layer(title: str, rows: dict[str, Tensor]) -> str:
+    """A row for each name, a column for each layer; the heads of a layer share a cell."""
+    lists = {name: row.view(len(row), -1).tolist() for name, row in rows.items()}
+    cells = [[name, *(" ".join(f"{x:.2f}" for x in layer) for layer in row)] for name, row in lists.items()]
+    return markdown([title, *(str(n + 1) for n in range(len(cells[0]) - 1))], cells)
+
+
+@torch.no_grad()
+def retrieval(bundle: Bundle, pairs: list[dict[str, str]]) -> list[float]:
+    """Percentage of sentences that find their translation, for embeddings, layers and last norm."""
+    tokenizers, sides = {bundle.tgt: bundle.tgt_tokenizer, bundle.src: bundle.src_tokenizer}, []
+    for language, other in (("zh", "en"), ("en", "zh")):
+        tokenizer = tokenizers[language]
+        ids = [[*tokenizer.tag(other), *tokenizer.encode(pair[language])] for pair in pairs]
+        sides.append([F.normalize(x - x.mean(0), dim=1) for x in layers_of(bundle.model, ids)])
+    own, percent = torch.arange(len(pairs)), []
+    for a, b in zip(*sides, strict=True):
+        hits = [(scores.argmax(1) == own).float().mean() for scores in (a @ b.T, b @ a.T)]
+        percent.append(50 * float(sum(hits)))
+    return percent
+
+
+def layers_of(model: Transformer, sentences: list[list[int]]) -> list[Tensor]:
+    """Mean states (n, D) of the embeddings, of each layer, and after the last norm."""
+    batch = collate(sentences, [[]] * len(sentences))
+    mask, x = padding_attn_mask(batch.src_key_padding_mask), model.src_embedding(batch.src)
+    states = [model.encoder_position.embed(x, torch.arange(batch.src.size(1)))]
+    for layer in model.encoder:
+        states.append(layer(states[-1], mask))
+    return [masked_mean(x, batch.src_key_padding_mask) for x in (*states, model.encoder_norm(states[-1]))]
+
+
+def ranks(bundle: Bundle) -> Record:
+    """Median rank of the translation among the pieces near a word; words of several pieces are left out."""
+    pieces = bundle.src_tokenizer.pieces(range(len(bundle.src_tokenizer)))
+    ids, words, places = {piece: i for i, piece in enumerate(pieces)}, WORDS.split(), []
+    table = F.normalize(bundle.model.src_embedding.table.weight.detach(), dim=1)
+    for zh, en in zip(words[::2], words[1::2], strict=True):
+        zh_id, en_id = ids.get(zh, ids.get("▁" + zh)), ids.get("▁" + en)
+        if zh_id is not None and en_id is not None:
+            cosines = table @ table[zh_id]
+            # The word itself is before all others, so that the nearest one has rank 1.
+            places.append(int((cosines > cosines[en_id]).sum()))
+    return {"rank": statistics.median(places) if places else "-", "words": len(places), "pieces": len(pieces)}
+
+
+def heads(bundle: Bundle, pairs: list[dict[str, str]]) -> dict[str, Tensor]:
+    """Means over the pairs: {measurement: (layers, heads)}."""
+    source, target = tokenizers = bundle.src_tokenizer, bundle.tgt_tokenizer
+    sums: dict[str, Tensor] = {}
+    for pair in pairs:
+        src, tgt = [*source.tag(bundle.tgt), *source.encode(pair[bundle.src])], target.encode(pair[bundle.tgt])
+        for name, weights in attended(bundle.model, tokenizers, src, tgt).maps.items():
+            allowed = torch.ones(weights.shape[2:])
+            equal = F.normalize(allowed.tril() if name == "decoder" else allowed, p=1, dim=1)
+            values = {"entropy": entropy(weights) / entropy(equal)}
+            if name != "cross":
+                values["distance"] = torch.log2(distance(weights) / distance(equal))
+            for key, value in values.items():
+                sums[f"{name}, {key}"] = sums.get(f"{name}, {key}", torch.zeros(())) + value / len(pairs)
+    return dict(sorted(sums.items()))
+
+
+def entropy(weights: Tensor) -> Tensor:
+    """(..., T, S) -> (...): mean over the queries, in nats."""
+    return torch.special.entr(weights).sum(-1).mean(-1)
+
+
+def distance(weights: Tensor) -> Tensor:
+    """(..., T, T) -> (...): mean of |i - j| over the queries."""
+    at = torch.arange(weights.size(-1))
+    return (weights * (at - at[:, None]).abs()).sum(-1).mean(-1)
+
+
+def gradients(norm: str) -> dict[str, Tensor]:
+    """log10 of the gradient norm of each layer, for random ids and targets."""
+    torch.manual_seed(1)
+    sizes = {"d_model": 128, "d_ff": 512, "n_encoder_layers": DEPTH, "n_decoder_layers": DEPTH}
+    model = Transformer(ModelConfig(**sizes, norm=norm, dropout=0.0), src_vocab_size=1000, tgt_vocab_size=1000)  # type: ignore[arg-type]
+    src, tgt = torch.randint(4, 1000, (2, 16, 20))
+    F.cross_entropy(model(src, tgt[:, :-1], None).flatten(0, 1), tgt[:, 1:].flatten()).backward()
+    norms = {}
+    for part, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
+        gradients = [[p.grad for p in layer.parameters() if p.grad is not None] for layer in layers]
+        norms[part] = torch.stack([torch.nn.utils.get_total_norm(each) for each in gradients]).log10()
+    return norms
+
+
+if __name__ == "__main__":
+    sys.exit(main())

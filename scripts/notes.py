@@ -1,0 +1,62 @@
+"""Print the worked examples of the study notes: python scripts/notes.py mask pe
+
+Every number is computed by the program's own modules. --list shows the examples by note; `all` prints each.
+--out writes a page (.html), or the picture of one example (.png).
+"""
+
+import base64
+import sys
+from typing import Any
+
+from dragoman.commands import cli
+from dragoman.errors import UserError, check_choice
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="examples; none: the list")
+    parser.add_argument("--list", action="store_true", help="show the examples by note")
+    parser.add_argument("--language", default="en", metavar="CODE", help="zh or en (en)")
+    parser.add_argument("--out", metavar="FILE", help="a .html page, or a .png picture of one example")
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists already")
+    return parser
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    args = parser().parse(argv)
+    check_choice("--language", args.language, ("zh", "en"))
+    if args.out and not args.out.lower().endswith((".png", ".html")):
+        raise UserError(f"--out: name a .png or a .html file (found {args.out})")
+    from dragoman.explain.notes import EXAMPLES, PICTURES, titles
+    from dragoman.explain.page import render
+
+    if args.list or not args.names:
+        print("\n".join(f"{name:10}{title}" for name, title in sorted(titles(args.language), key=lambda each: each[1])))
+        return
+    for name in args.names:
+        check_choice("example", name, [*EXAMPLES, "all"])
+    names = list(EXAMPLES) if "all" in args.names else args.names
+    as_png = (args.out or "").lower().endswith(".png")
+    if as_png and (len(names) > 1 or names[0] not in PICTURES):
+        raise UserError(
+            f"--out {args.out}: a .png shows one of {', '.join(PICTURES)}. The others are text: name a .html"
+        )
+    examples: list[dict[str, Any]] = []
+    for name in names:
+        values = EXAMPLES[name]()
+        text = render(f"notes_{args.language}.j2", block=name, autoescape=False, **values).decode().strip()
+        picture = values["picture"]() if args.out and name in PICTURES else b""
+        examples.append({"name": name, "text": text, "picture": picture, "data": base64.b64encode(picture).decode()})
+    if not args.out:
+        hint = "\n\n--out FILE.png: the picture"
+        print("\n\n\n".join(each["text"] + hint * (each["name"] in PICTURES) for each in examples))
+        return
+    with cli.new_file(args.out, overwrite=args.overwrite) as file:
+        file.write(
+            examples[0]["picture"] if as_png else render("notes.html", examples=examples, language=args.language)
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Trace of one translation: each step of the search, from <BOS> to <EOS>.
+
+A trace is plain data (dicts, lists, numbers) for JSON, the terminal and trace.html alike. Pieces are as in the
+vocabulary. Scores are sums of log-probs over length^length_penalty.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from rich.text import Text
+
+from dragoman.config import SearchConfig
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.explain.attention_map import attended
+from dragoman.explain.page import render
+from dragoman.model.transformer import Transformer
+from dragoman.search.beam import Beam
+from dragoman.search.hypothesis import Hypothesis, Sentence, normalised
+from dragoman.search.warp import log_probabilities
+from dragoman.special import BOS, EOS
+
+N_LIKELIEST = 5
+Trace = dict[str, Any]
+Groups = dict[str, list[tuple[list[int], float]]]  # ids and score of the hypotheses in each group
+
+
+@torch.no_grad()
+def trace(
+    model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], src: Sequence[int], config: SearchConfig
+) -> Trace:
+    """Translate `src`, ids without EOS, and record each step.
+
+    "steps" lead to the best hypothesis: {"input": pieces, "next": piece, "likeliest": [[piece, probability]],
+    "cross": [layer][head][source piece]}. "beams" are all hypotheses of each step: {"living", "ended", "died"}, each
+    [{"pieces", "score"}]; "died" are those of the step before that have no continuation.
+    """
+    src_tokenizer, tgt_tokenizer = tokenizers
+    best, beams = _search(model.eval(), src, config)
+    target = [*best.ids, EOS][: len(best.token_scores)]
+    source = torch.tensor([[*src, EOS]], device=model.projection.weight.device)
+    logits = model(source, torch.tensor([[BOS, *target[:-1]]], device=source.device), None)[0]  # (T, V)
+    maps = attended(model, tokenizers, src, best.ids).maps["cross"]  # (L, H, T, S)
+    pieces, steps = tgt_tokenizer.pieces([BOS, *target]), []
+    for t, row in enumerate(logits):
+        probabilities, ids = log_probabilities(row[None], first=t == 0)[0].exp().topk(N_LIKELIEST)
+        likeliest = list(zip(tgt_tokenizer.pieces(ids.tolist()), probabilities.tolist(), strict=True))
+        step = {"input": pieces[: t + 1], "next": pieces[t + 1], "likeliest": likeliest}
+        steps.append({**step, "cross": maps[:, :, t].tolist()})
+    named = [
+        {name: [{"pieces": tgt_tokenizer.pieces(ids), "score": score} for ids, score in group] for name, group in each}
+        for each in map(dict.items, beams)
+    ]
+    texts = {"text": src_tokenizer.decode(src), "translation": tgt_tokenizer.decode(best.ids)}
+    pieces = src_tokenizer.pieces([*src, EOS])
+    return {
+        **texts,
+        "source": pieces,
+        "score": best.score,
+        "beam_size": config.beam_size,
+        "steps": steps,
+        "beams": named,
+    }
+
+
+def _search(model: Transformer, src: Sequence[int], config: SearchConfig) -> tuple[Hypothesis, list[Groups]]:
+    """Return the best hypothesis, and the hypotheses of each step in three groups."""
+    limit = (model.max_positions or config.max_length(len(src)) + 1) - 1
+    state = Beam(config, [Sentence(0, min(config.max_length(len(src)), limit))])
+    cache = model.begin(torch.tensor([[*src, EOS]], device=model.projection.weight.device), None)
+    tokens = torch.full((config.beam_size, 1), BOS)
+    steps: list[Groups] = []
+    while len(tokens):
+        n_finished = len(state.finished[0])
+        logits, cache = model.step(tokens, cache)
+        rows, tokens = state.advance(logits)
+        cache.select(rows)
+        living = [
+            (ids, normalised(total, len(ids), config.length_penalty))
+            for ids, total in zip(
+                state.prefixes.flatten(0, 1).tolist(), state.cumulative.flatten().tolist(), strict=True
+            )
+        ]
+        ended = [([*h.ids, EOS][: len(h.token_scores)], h.score) for h in state.finished[0][n_finished:]]
+        continued = [ids[:-1] for ids, _ in (*living, *ended)]
+        died = [each for each in steps[-1]["living"] if each[0] not in continued] if steps else []
+        steps.append({"living": living, "ended": ended, "died": died})
+    return state.hypotheses()[0][0], steps
+
+
+def lines(trace: Trace) -> list[Text]:
+    """Return the trace as lines for the terminal, coloured where rich prints them."""
+    return list(Text.from_ansi(render("trace.j2", autoescape=False, trace=trace).decode().rstrip()).split())

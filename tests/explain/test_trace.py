@@ -1,0 +1,81 @@
+"""The trace of a translation against the search, the plain loop and the attention maps."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman import bundle as bundles
+from dragoman.bundle import Bundle
+from dragoman.config import SearchConfig
+from dragoman.explain.attention_map import attended
+from dragoman.explain.page import render
+from dragoman.explain.trace import Trace, lines, trace
+from dragoman.search.greedy import plain_greedy
+from dragoman.special import EOS
+from dragoman.translation.engine import translate_ids
+
+
+@pytest.fixture(scope="module")
+def golden() -> Bundle:
+    return bundles.load(Path(__file__).parents[1] / "golden" / "bundle")
+
+
+def traced(golden: Bundle, text: str, k: int) -> tuple[list[int], Trace]:
+    ids = [*golden.src_tokenizer.tag("en"), *golden.src_tokenizer.encode(text)]
+    search = SearchConfig(kind="beam", beam_size=k)
+    return ids, trace(golden.model, (golden.src_tokenizer, golden.tgt_tokenizer), ids, search)
+
+
+def test_a_greedy_trace_is_the_plain_loop_step_by_step(golden: Bundle) -> None:
+    src, record = traced(golden, "好久不见", 1)
+    model, tokenizer = golden.model.requires_grad_(False), golden.tgt_tokenizer
+    memory, prefixes, probabilities = model.encode(torch.tensor([[*src, EOS]]), None), [], []
+
+    def next_logits(prefix: torch.Tensor) -> torch.Tensor:
+        logits = model.projection(model.decode(prefix, memory, None)[:, -1])
+        prefixes.append(tokenizer.pieces(prefix[0].tolist()))
+        probabilities.append(float(logits.softmax(-1).max()))
+        return logits
+
+    ids = plain_greedy(next_logits, 50)
+    assert [step["input"] for step in record["steps"]] == prefixes
+    assert [step["next"] for step in record["steps"]] == tokenizer.pieces([*ids, EOS])
+    for step, probability in zip(record["steps"], probabilities, strict=True):
+        assert step["likeliest"][0][0] == step["next"]
+        # The pieces that are never allowed leave a little more for the others.
+        assert step["likeliest"][0][1] == pytest.approx(probability, abs=0.01)
+    assert record["translation"] == tokenizer.decode(ids)
+    maps = attended(model, (golden.src_tokenizer, tokenizer), src, ids).maps["cross"]
+    for t, step in enumerate(record["steps"]):
+        torch.testing.assert_close(torch.tensor(step["cross"]), maps[:, :, t])
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_every_hypothesis_goes_on_ends_or_dies(golden: Bundle, k: int) -> None:
+    src, record = traced(golden, "我很想你", k)
+    ((best,),) = translate_ids(golden.model, [src], SearchConfig(kind="beam", beam_size=k))
+    assert record["translation"] == golden.tgt_tokenizer.decode(best.ids)
+    assert record["score"] == pytest.approx(best.score, abs=1e-4)
+    before: list[list[str]] = [[]]
+    for step in record["beams"]:
+        living, ended, died = ([h["pieces"] for h in step[name]] for name in ("living", "ended", "died"))
+        parents = [pieces[:-1] for pieces in living + ended]
+        assert died == [pieces for pieces in before if pieces not in parents]
+        assert all(parent in before for parent in parents)
+        assert len(living) <= k
+        before = living
+    assert before == []
+    scores = [h["score"] for step in record["beams"] for h in step["ended"]]
+    assert max(scores) == pytest.approx(record["score"])
+
+
+def test_a_trace_is_json_text_and_a_page(golden: Bundle) -> None:
+    _, record = traced(golden, "<b>&", 2)
+    assert json.loads(json.dumps(record))["translation"] == record["translation"]
+    text = "\n".join(line.plain for line in lines(record))
+    page = render("trace.html", trace=record, languages=("zh", "en")).decode()
+    assert "<b>" not in page
+    assert page.count("<section>") == text.count("\nstep ") == len(record["beams"])
+    assert "died" in text
