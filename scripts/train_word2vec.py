@@ -2,8 +2,8 @@
 
 The settings are those of train.py and mean the same data: its training sentences of both sides, in the same pieces, so
 that `python train.py experiment=zh_en name=zh_en_vectors model.embedding.init=data/vectors.txt` finds every piece, in
-the dimension of its model. Skip-gram predicts the neighbours of a piece, CBOW a piece from its neighbours (Mikolov
-et al. 2013). Equal settings and seed give equal vectors with one worker.
+the dimension of its model. Skip-gram predicts the neighbours of a piece, CBOW a piece from the mean of its neighbours'
+vectors (Mikolov et al. 2013), or from their sum. Equal settings and seed give equal vectors with one worker.
 """
 
 import sys
@@ -18,7 +18,7 @@ from dragoman.compose import compose
 from dragoman.data.prepare import Prepared, prepare
 from dragoman.errors import UserError
 
-SKIPGRAM = {"skipgram": 1, "cbow": 0}
+KINDS = {"skipgram": {"sg": 1}, "cbow": {"sg": 0, "cbow_mean": 1}, "cbow_sum": {"sg": 0, "cbow_mean": 0}}
 
 
 def parser() -> cli.Parser:
@@ -26,7 +26,7 @@ def parser() -> cli.Parser:
     parser.usage = "%(prog)s experiment=NAME key=value ... --output FILE [options]"
     parser.add_argument("--output", required=True, metavar="FILE", help="the vectors, as word2vec's text")
     parser.add_argument("--overwrite", action="store_true", help="replace the file that is there")
-    parser.add_argument("--kind", choices=SKIPGRAM, default="skipgram", help="skipgram (default) or cbow")
+    parser.add_argument("--kind", choices=KINDS, default="skipgram", help="skipgram (default), cbow or cbow_sum")
     parser.add_argument("--dim", type=int, metavar="N", help="numbers per vector (model.d_model)")
     parser.add_argument("--window", type=int, default=5, metavar="N", help="neighbours on either side (5)")
     parser.add_argument("--epochs", type=int, default=5, metavar="N", help="passes over the sentences (5)")
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
         options = {"window": args.window, "workers": args.workers, "epochs": args.epochs, "seed": config.seed}
         size = args.dim or config.model.d_model
         # min_count=1: the vocabulary has no rare words, they are spelt in pieces.
-        model = Word2Vec(Sentences(prepared), sg=SKIPGRAM[args.kind], vector_size=size, min_count=1, **options).wv
+        model = Word2Vec(Sentences(prepared), vector_size=size, min_count=1, **KINDS[args.kind], **options).wv
         file.write(f"{len(model)} {size}\n".encode())
         for word, row in zip(model.index_to_key, model.vectors, strict=True):
             file.write(f"{word} {' '.join(row.astype(str))}\n".encode())

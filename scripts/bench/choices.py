@@ -34,7 +34,7 @@ BASELINE = [
     "trainer.validate_every=600", "trainer.validation_pairs=100", "trainer.samples=0", "trainer.keep_snapshots=1",
 ]  # fmt: skip
 CHOSEN = "sinusoidal positions, pre-norm, scaled dot product, one joint vocabulary in one matrix (`tie=all`)"
-SCHEMES = ("none", "integer", "unit", "learned", "rope", "t5", "transformer_xl", "alibi")
+SCHEMES = ("none", "integer", "unit", "sentence_unit", "product", "learned", "rope", "t5", "transformer_xl", "alibi")
 ROWS: dict[str, list[str]] = {
     "baseline": [],
     **{f"position_{kind}": [f"model.position.kind={kind}"] for kind in SCHEMES},

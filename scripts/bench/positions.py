@@ -32,15 +32,15 @@ from dragoman.translation.engine import translate_ids
 SYMBOLS = range(EOS + 1, EOS + 31)  # thirty ids, after the special ones
 LONGEST = 20  # in training
 LENGTHS = (10, 20, 25, 30, 40, 60, 80)  # in testing
-IN_TABLE = (20, 40, 80)
+IN_TABLE = (20, 25, 40, 80)
 N_TESTS = 200  # of each length
 POSITIONS = LENGTHS[-1] + 2  # with <BOS> or <EOS>, and one symbol too many
 FOLDER, SEEDS = Path("runs/bench/positions"), (1, 2, 3)
 STEPS, N_SENTENCES = 1500, 64  # of the training, and of each batch
 SIZES: Record = {"d_model": 64, "d_ff": 256, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2}
 SCHEMES: dict[str, Record] = {
-    **{kind: {"kind": kind} for kind in ("none", "integer", "rope", "t5", "transformer_xl", "alibi")},
-    **{kind: {"kind": kind, "length": POSITIONS} for kind in ("unit", "learned")},
+    **{kind: {"kind": kind} for kind in ("none", "integer", "product", "rope", "t5", "transformer_xl", "alibi")},
+    **{kind: {"kind": kind, "length": POSITIONS} for kind in ("unit", "sentence_unit", "learned")},
     **{f"sinusoidal_{base}": {"kind": "sinusoidal", "base": float(base)} for base in (100, 1000, 10000)},
 }
 

@@ -134,7 +134,8 @@ class PositionConfig(Section):
     prefix: ClassVar[str] = "model.position."
     kind: str = "sinusoidal"  # model/position.py: POSITIONS
     base: float = number(10000.0, 1.000001, 1e30)  # sinusoidal, rope, transformer_xl: longest wavelength
-    length: int = number(512, 2, 1 << 24)  # learned, unit: how many positions there are
+    length: int = number(512, 2, 1 << 24)  # learned, unit, sentence_unit: how many positions there are
+    start: str = one_of("random", "sinusoidal")  # learned: the first values
     n_buckets: int = number(32, 4, 1 << 24)  # t5
     max_distance: int = 128  # t5
 

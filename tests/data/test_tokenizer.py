@@ -153,3 +153,13 @@ def test_an_impossible_kind_fails_with_the_choices() -> None:
         check_config(TokenizerConfig(kind="unigrm"))
     with pytest.raises(UserError, match=r"data.tokenizer.sampling=0.1.*choose kind bpe, unigram"):
         check_config(TokenizerConfig(kind="char", sampling=0.1))
+
+
+def test_words_are_no_tokens_of_a_language_without_spaces(tmp_path: Path) -> None:
+    """For Chinese nearly every sentence would be one unknown word: 好久不见 would be spelt in bytes."""
+    config = TokenizerConfig(kind="word", vocab_size=400)
+    words = Tokenizer.train(SENTENCES, config, tmp_path / "w.model", ["zh", "en"])
+    assert len(words.encode("好久不见")) > 12
+    with pytest.raises(UserError, match=r"data\.tokenizer\.kind=word: zh has no spaces.*Choose bpe, unigram or char"):
+        check_config(config, ("en", "zh"))
+    check_config(config, ("en", "de"))

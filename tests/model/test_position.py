@@ -36,6 +36,7 @@ ADDED = {
     "integer": lambda pos, i, table: pos if i == 0 else 0.0,
     "unit": lambda pos, i, table: pos / 15 if i == 0 else 0.0,  # the last of 16 places is 1
     "sinusoidal": lambda pos, i, table: pe(pos, i, D, 100.0),
+    "sentence_unit": lambda pos, i, table: pos / 15 if i == 0 else 0.0,  # in the decoder
     "learned": lambda pos, i, table: table[pos][i],
 }
 
@@ -49,13 +50,36 @@ def test_embed_adds_the_formula_of_the_scheme(kind, scheme):
     close(position.embed(WORDS, POSITION_NUMBERS) - WORDS, torch.tensor(expected).expand(2, T, D))
 
 
+def test_the_product_multiplies_each_component_by_the_sinusoid(scheme):
+    factors = torch.tensor([[pe(pos, i, D, 100.0) for i in range(D)] for pos in range(T)])
+    close(scheme("product", base=100.0).embed(WORDS, POSITION_NUMBERS), WORDS * factors)
+
+
+@pytest.mark.parametrize("d", [8, 7], ids=["even", "odd"])
+def test_learned_positions_may_start_from_the_sinusoids(d, scheme):
+    position = scheme("learned", d_model=d, n_heads=1, base=100.0, length=T, start="sinusoidal")
+    close(position.table, [[pe(pos, i, d, 100.0) for i in range(d)] for pos in range(T)])
+    assert position.table.requires_grad
+
+
+def test_the_last_token_of_each_source_is_at_1_in_sentence_unit(scheme):
+    """Note 000. So the step between neighbours is 1/6 in the first sentence and 1/3 in the second."""
+    position = scheme("sentence_unit", length=16)
+    padding = torch.arange(T) >= torch.tensor([[7], [4], [1]])
+    added = (position.embed_source(torch.zeros(3, T, D), POSITION_NUMBERS, padding))[..., 0]
+    close(added[0], [k / 6 for k in range(7)])
+    close(added[1, :4], [0, 1 / 3, 2 / 3, 1])
+    close(added[2, :1], [0])
+    close(position.embed_source(torch.zeros(3, T, D), POSITION_NUMBERS, None)[1, :, 0], [k / 6 for k in range(7)])
+
+
 def test_each_kind_acts_at_its_own_place_only(scheme):
     for kind in POSITIONS:
         position, q = scheme(kind, length=16), torch.randn(2, H, T, D_HEAD)
         assert (position.rotate(q, POSITION_NUMBERS) is q) == (kind != "rope")
         bias = position.bias(q, q, POSITION_NUMBERS, POSITION_NUMBERS)
         assert (bias is None) == (kind not in ("t5", "transformer_xl", "alibi"))
-        assert (position.embed(WORDS, POSITION_NUMBERS) is WORDS) == (kind not in ADDED or kind == "none")
+        assert (position.embed(WORDS, POSITION_NUMBERS) is not WORDS) == (kind in {*ADDED, "product"} - {"none"})
 
 
 # rope
@@ -187,8 +211,8 @@ def plus(a: list[float], b: list[float]) -> list[float]:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
-def four_terms(layer: Attention, words: Tensor) -> list:
-    """A_ij of Dai et al. 2019, section 3.3, over sqrt(d), before the mask: (a) + (b) + (c) + (d) for each head."""
+def four_terms(layer: Attention, words: Tensor, scale: float) -> list:
+    """A_ij of Dai et al. 2019, section 3.3, times a scale, before the mask: (a) + (b) + (c) + (d) for each head."""
     part = layer.position
     heads = []
     for h in range(H):
@@ -205,15 +229,16 @@ def four_terms(layer: Attention, words: Tensor) -> list:
                 distance = vector(w_kr, [pe(i - j, c, D, 10000.0) for c in range(D)])
                 a, b = product(query, key), product(query, distance)
                 c, d = product(u, key), product(v, distance)
-                scores[-1].append((a + b + c + d) / math.sqrt(D_HEAD))
+                scores[-1].append((a + b + c + d) * scale)
         heads.append(scores)
     return heads
 
 
+@pytest.mark.parametrize(("score", "scale"), [("scaled_dot", 0.5), ("dot", 1.0)])
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
-def test_transformer_xl_sums_the_papers_four_terms(causal, attention):
-    layer = attention("transformer_xl", causal=causal).double()
-    expected = torch.tensor([four_terms(layer, words) for words in WORDS], dtype=torch.float64)
+def test_transformer_xl_sums_the_papers_four_terms(causal, score, scale, attention):
+    layer = attention("transformer_xl", score, causal=causal).double()
+    expected = torch.tensor([four_terms(layer, words, scale) for words in WORDS], dtype=torch.float64)
     if causal:
         later = torch.ones(T, T, dtype=torch.bool).triu(1)
         expected = expected.masked_fill(later, float("-inf"))

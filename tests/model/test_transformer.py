@@ -255,7 +255,7 @@ def test_one_matrix_needs_one_vocabulary():
 
 def test_only_tables_of_positions_have_a_limit(model):
     limits = {kind: model(position=kind).max_positions for kind in POSITIONS}
-    assert {kind: limit for kind, limit in limits.items() if limit} == {"unit": 32, "learned": 32}
+    assert {kind: limit for kind, limit in limits.items() if limit} == {"unit": 32, "sentence_unit": 32, "learned": 32}
 
 
 @pytest.mark.slow

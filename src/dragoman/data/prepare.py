@@ -72,7 +72,7 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
 
     Writes cleaning.json and data.json into `run_dir`. If several processes call it, one works and the others wait.
     """
-    check_config(config.tokenizer)
+    check_config(config.tokenizer, (config.src, config.tgt))
     if not config.corpora:
         raise UserError("data.corpora: empty. Name at least one corpus, e.g. data.corpora=[{path: my/folder}]")
     run_dir.mkdir(parents=True, exist_ok=True)

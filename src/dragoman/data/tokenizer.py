@@ -31,8 +31,13 @@ from dragoman.special import BOS, EOS, PAD, UNK
 KINDS = {"bpe": True, "unigram": True, "char": False, "word": False}
 
 
-def check_config(config: TokenizerConfig) -> None:
-    """Raise UserError for an unknown kind or one that cannot sample."""
+def check_config(config: TokenizerConfig, languages: Sequence[str] = ()) -> None:
+    """Raise UserError for an unknown kind, or one that suits no language or sampling."""
+    if config.kind == "word" and not config.models and (unspaced := [c for c in languages if is_unspaced(c)]):
+        raise UserError(
+            f"data.tokenizer.kind=word: {unspaced[0]} has no spaces between words, so nearly every sentence would be "
+            "one unknown word, in bytes. Choose bpe, unigram or char"
+        )
     if not choose("data.tokenizer.kind", config.kind, KINDS) and config.sampling:
         raise UserError(
             f"data.tokenizer.sampling={config.sampling}: kind={config.kind} cannot sample tokenisations. "

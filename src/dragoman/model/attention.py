@@ -34,7 +34,7 @@ class Dot(nn.Module):
 
 
 class ScaledDot(Dot):
-    """q.k / sqrt(d): variance 1 for every d (Vaswani et al. 2017, section 3.2.1)."""
+    """q.k / sqrt(d): variance 1 if q and k have it, for every d (Vaswani et al. 2017)."""
 
     def __init__(self, n_heads: int, d_head: int) -> None:
         super().__init__(n_heads, d_head)
@@ -80,6 +80,8 @@ class Attention(nn.Module):
         self.score = choose("model.score", score, SCORES)(n_heads, self.d_head)
         self.fused = self.score.fused
         self.dropout, self.position = dropout, position
+        if position is not None and isinstance(self.score, Dot):
+            position.scale = self.score.scale
         self.q = nn.Linear(d_model, d_model)
         self.kv = nn.Linear(d_model, 2 * d_model)  # one projection, because keys and values have the same input
         self.out = nn.Linear(d_model, d_model)

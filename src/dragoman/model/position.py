@@ -2,13 +2,11 @@
 
 Attention alone ignores the order of its tokens. A scheme may act at three places, each a method of the base class,
 which leaves its input unchanged:
-    embed   once, on the word vectors, before the first layer     integer, unit, sinusoidal, learned
+    embed   once, on the word vectors, before the first layer     integer, unit, sinusoidal, product, learned
     rotate  on queries and keys, in every self-attention          rope
     bias    on the scores, in every self-attention, after scaling and before the mask    t5, transformer_xl, alibi
 Encoder and decoder have one scheme each; in the decoder (`causal`) no key lies ahead of its query. Cross-attention
-compares positions of two different sentences, so no scheme acts there.
-
-Positions (T,) count from 0 within a sentence.
+compares positions of two different sentences, so no scheme acts there. Positions (T,) count from 0 in a sentence.
 """
 
 import math
@@ -25,15 +23,12 @@ class Position(nn.Module):
     """No positions; the base class of every scheme."""
 
     ctranslate2 = True  # whether CTranslate2 supports the scheme
+    limited = False  # to `length` positions
+    scale = 1.0  # of a bias made of dot products
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__()
         self.config, self.d_model, self.n_heads, self.causal = config, d_model, n_heads, causal
-
-    @classmethod
-    def limit(cls, config: PositionConfig) -> int | None:
-        """Return the number of positions; None means no limit."""
-        return None
 
     def layer(self) -> "Position":
         """Return the module of one layer; layers without own parameters share one."""
@@ -42,6 +37,10 @@ class Position(nn.Module):
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (B, T, D), positions (T,) -> (B, T, D)."""
         return x
+
+    def embed_source(self, x: Tensor, positions: Tensor, padding: Tensor | None) -> Tensor:
+        """`embed` in the encoder, where `padding` (B, T) gives the lengths of sentences."""
+        return self.embed(x, positions)
 
     def rotate(self, q_or_k: Tensor, positions: Tensor) -> Tensor:
         """(B, H, T, d), positions (T,) -> (B, H, T, d)."""
@@ -60,22 +59,26 @@ class Integer(Position):
     """
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + F.pad(positions[:, None].to(x.dtype), (0, x.size(-1) - 1))
+        return x + F.pad(positions[..., None].to(x.dtype), (0, x.size(-1) - 1))
 
 
 class Unit(Integer):
-    """Positions scaled to [0, 1]: bounded, but neighbours are hard to distinguish.
+    """Positions scaled to [0, 1], the last of `length` at 1; neighbours are close."""
 
-    The last of `length` positions is 1. (With 1 at the last word, the step between neighbours would depend on the
-    length of the sentence, which a decoder reaches only at its end.)
-    """
-
-    @classmethod
-    def limit(cls, config: PositionConfig) -> int | None:
-        return config.length
+    limited = True
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return super().embed(x, positions / (self.config.length - 1))
+
+
+class SentenceUnit(Unit):
+    """`unit`, but in the encoder the last token of each sentence is at 1 (note 000)."""
+
+    ctranslate2 = False
+
+    def embed_source(self, x: Tensor, positions: Tensor, padding: Tensor | None) -> Tensor:
+        tokens = x.new_ones(x.shape[:2]) if padding is None else ~padding
+        return Integer.embed(self, x, positions / (tokens.sum(1, keepdim=True) - 1).clamp(min=1))
 
 
 def sinusoid(positions: Tensor, d_model: int, base: float) -> Tensor:
@@ -98,17 +101,26 @@ class Sinusoidal(Position):
         return x + sinusoid(positions, self.d_model, self.config.base).to(x.dtype)
 
 
+class Product(Position):
+    """Sinusoids multiplied by the embeddings instead of added (note 003, section 8.1)."""
+
+    ctranslate2 = False  # whose position tables are added
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x * sinusoid(positions, self.d_model, self.config.base).to(x.dtype)
+
+
 class Learned(Position):
     """One learned vector for each of `length` positions (Gehring et al. 2017)."""
+
+    limited = True
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
         # The deviation of the sinusoids. Embeddings have deviation 1 and would dominate smaller positions.
         self.table = nn.Parameter(torch.empty(config.length, d_model).normal_(std=0.7))
-
-    @classmethod
-    def limit(cls, config: PositionConfig) -> int | None:
-        return config.length
+        if config.start == "sinusoidal":
+            self.table.data = sinusoid(torch.arange(config.length), d_model, config.base)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return x + self.table[positions].to(x.dtype)
@@ -146,7 +158,7 @@ class T5(Position):
 
     All layers share the biases. Half of the buckets hold one distance each, the others growing ranges up to
     max_distance and all beyond. The encoder uses half of the buckets for keys before the query and half for keys
-    after it. (T5 also omits the 1/sqrt(d) of the scores: set `model.score=dot`.)
+    after it. (T5 also omits the 1/sqrt(d) of the scores, `model.score=dot`, and starts W_q that much smaller instead.)
     """
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
@@ -177,8 +189,8 @@ class TransformerXL(Position):
 
     q_i.k_j is the score itself; the bias adds q_i.W_kR R(i-j), u.k_j and v.W_kR R(i-j), where R is the sinusoid of
     the distance and the learned u and v replace the query. All layers share u and v; each layer has its own W_kR.
-    The three terms are divided by sqrt(d), as `model.score=scaled_dot` divides the first. Negative distances, in the
-    encoder, are an extension: the paper has a decoder only.
+    With `model.score=dot` all terms are as in the paper's formula; otherwise these three are divided by sqrt(d), as
+    scaled_dot divides the first. Negative distances, in the encoder, are an extension: the paper has a decoder only.
     """
 
     ctranslate2 = False
@@ -195,7 +207,7 @@ class TransformerXL(Position):
 class _TransformerXLLayer(Position):
     def __init__(self, shared: TransformerXL) -> None:
         super().__init__(shared.config, d_model=shared.d_model, n_heads=shared.n_heads, causal=shared.causal)
-        self.u, self.v = shared.u, shared.v
+        self.u, self.v, self.scale = shared.u, shared.v, shared.u.size(1) ** -0.5
         self.r = nn.Linear(shared.d_model, shared.d_model, bias=False)  # W_kR
 
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
@@ -210,7 +222,7 @@ class _TransformerXLLayer(Position):
         by_distance = (q + self.v[:, None]) @ r  # (B, H, T_q, distances)
         pick = (-distances(q_positions, k_positions)).clamp(min=nearest) - nearest  # (T_q, T_k)
         position = by_distance.gather(3, pick.expand(q.size(0), n_heads, -1, -1))
-        return (content + position) / math.sqrt(d_head)
+        return (content + position) * self.scale
 
 
 class Alibi(Position):
@@ -239,7 +251,9 @@ POSITIONS: dict[str, type[Position]] = {
     "none": Position,
     "integer": Integer,
     "unit": Unit,
+    "sentence_unit": SentenceUnit,
     "sinusoidal": Sinusoidal,
+    "product": Product,
     "learned": Learned,
     "rope": Rope,
     "t5": T5,

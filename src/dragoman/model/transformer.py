@@ -23,7 +23,7 @@ class Transformer(nn.Module):
         self.config = config
         d_model, n_heads = config.d_model, config.n_heads
         scheme = choose("model.position.kind", config.position.kind, POSITIONS)
-        self.max_positions = scheme.limit(config.position)  # tokens of a sentence, <BOS> or <EOS> included
+        self.max_positions = config.position.length if scheme.limited else None  # <BOS> or <EOS> included
         self.encoder_position = scheme(config.position, d_model=d_model, n_heads=n_heads, causal=False)
         self.decoder_position = scheme(config.position, d_model=d_model, n_heads=n_heads, causal=True)
         self.encoder = nn.ModuleList(
@@ -49,7 +49,7 @@ class Transformer(nn.Module):
         """src (B, S) ids, src_key_padding_mask (B, S) or None -> memory (B, S, D)."""
         positions = torch.arange(src.size(1), device=src.device)
         attn_mask = padding_attn_mask(src_key_padding_mask)
-        x = self.dropout(self.encoder_position.embed(self.src_embedding(src), positions))
+        x = self.dropout(self.encoder_position.embed_source(self.src_embedding(src), positions, src_key_padding_mask))
         for layer in self.encoder:
             x = layer(x, attn_mask)
         return self.encoder_norm(x)

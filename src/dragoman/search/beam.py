@@ -89,5 +89,4 @@ class Beam:
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Return the n_best hypotheses of each sentence, best first."""
-        n_best = self.config.n_best
-        return [sorted(finished, key=lambda h: -h.score)[:n_best] for finished in self.finished]
+        return [sorted(finished, key=lambda h: -h.score)[: self.config.n_best] for finished in self.finished]

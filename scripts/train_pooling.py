@@ -1,0 +1,81 @@
+"""Train attention pooling on a frozen encoder: python scripts/train_pooling.py --model runs/zh_en --input FILE
+
+Each line of FILE is a label, a tab and a sentence in the source language; more columns and lines that begin with # are
+ignored. A linear layer learns the label from the sentence's vector, for each pooling of note 002; AttentionPooling
+learns its W, b and w with it. Every fifth line is for testing: the share of right labels, and pieces with their weights.
+"""
+
+import sys
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from dragoman import bundle
+from dragoman.commands import cli
+from dragoman.data.batching import length_batches
+from dragoman.data.collate import collate
+from dragoman.data.text import clean_text
+from dragoman.errors import UserError
+from dragoman.model.pooling import POOLINGS, AttentionPooling
+
+Batch = tuple[Tensor, Tensor, list[int]]  # memory (B, S, D), padding (B, S), and the lines
+EPOCHS = 100
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
+    parser.add_argument("--input", required=True, metavar="FILE", help="label, tab, sentence")
+    args = parser.parse(argv)
+    with open(args.input, "rb") as file:
+        rows = [line.split("\t")[:2] for line in cli.read_lines(file) if line.strip() and line[0] != "#"]
+    names = sorted({row[0] for row in rows})
+    if any(len(row) < 2 for row in rows) or len(rows) < 10 or len(names) < 2:
+        raise UserError(f"{args.input}: not 10 lines of label, tab, sentence, with 2 labels. Write at least so many")
+    model = bundle.load(args.model)
+    tag = model.src_tokenizer.tag(model.directions[0].tgt)
+    ids = [[*tag, *model.src_tokenizer.encode(clean_text(text))][: model.max_length] for _, text in rows]
+    labels = torch.tensor([names.index(label) for label, _ in rows])
+    with torch.no_grad():
+        batches = list(encoded(model.model.eval(), ids))
+    for name, pooling in {**POOLINGS, "AttentionPooling": AttentionPooling(model.model.config.d_model)}.items():
+        print(f"{name:18}{100 * train(pooling, batches, labels, len(names)):6.1f} % right")
+    with torch.no_grad():
+        weights = {line: w for h, m, lines in batches for line, w in zip(lines, pooling.weights(h, m), strict=True)}
+    for line in range(0, min(25, len(rows)), 5):
+        pieces = [*model.src_tokenizer.pieces(ids[line]), "</s>"]
+        best = weights[line].topk(min(3, len(pieces))).indices.tolist()
+        print(": ".join(rows[line]), *(f" {pieces[i]} {weights[line][i]:.0%}" for i in best))
+
+
+def encoded(model: nn.Module, ids: list[list[int]]) -> Iterator[Batch]:
+    """Encode the lines once: the encoder stays as it is."""
+    for lines in length_batches([len(row) + 1 for row in ids], 4096):
+        batch = collate([ids[line] for line in lines], [[]] * len(lines))
+        yield model.encode(batch.src, batch.src_key_padding_mask), batch.src_key_padding_mask, lines
+
+
+def train(pooling: nn.Module, batches: list[Batch], labels: Tensor, n_labels: int) -> float:
+    """Train a classifier on the pooled vectors; return its share of right labels of the test lines."""
+    torch.manual_seed(1)
+    head = nn.Linear(batches[0][0].size(2), n_labels)
+    learned = [*head.parameters(), *(pooling.parameters() if isinstance(pooling, nn.Module) else ())]
+    optimizer = torch.optim.AdamW(learned, lr=1e-3, weight_decay=0.1)
+    right = 0
+    for epoch in range(EPOCHS + 1):
+        for memory, padding, lines in batches:
+            test = torch.tensor(lines) % 5 == 0
+            logits, targets = head(pooling(memory, padding)), labels[lines]
+            if epoch == EPOCHS:
+                right += int((logits.argmax(1) == targets)[test].sum())
+            elif not test.all():
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(logits[~test], targets[~test]).backward()
+                optimizer.step()
+    return right / len(range(0, len(labels), 5))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
