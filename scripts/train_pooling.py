@@ -1,12 +1,11 @@
 """Train attention pooling on a frozen encoder: python scripts/train_pooling.py --model runs/zh_en --input FILE
 
-Each line of FILE is a label, a tab and a sentence in the source language; more columns and lines that begin with # are
-ignored. A linear layer learns the label from the sentence's vector, for each pooling of note 002; AttentionPooling
-learns its W, b and w with it. Every fifth line is for testing: the share of right labels, and pieces with their weights.
+Each line of FILE is a label, a tab and a sentence in the source language; further columns, and lines with #, are left
+out. A linear layer learns the label from the sentence's vector, for each pooling of note 002; AttentionPooling learns
+its W, b and w with it. Every fifth line is for testing: printed are the share of right labels, and pieces by weight.
 """
 
 import sys
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +16,11 @@ from dragoman.data.batching import length_batches
 from dragoman.data.collate import collate
 from dragoman.data.text import clean_text
 from dragoman.errors import UserError
-from dragoman.model.pooling import POOLINGS, AttentionPooling
+from dragoman.model.pooling import POOLINGS, AttentionPooling, Pooling
+from dragoman.special import EOS
 
 Batch = tuple[Tensor, Tensor, list[int]]  # memory (B, S, D), padding (B, S), and the lines
-EPOCHS = 100
+EPOCHS = 60
 
 
 @cli.command
@@ -35,32 +35,32 @@ def main(argv: list[str]) -> None:
     if any(len(row) < 2 for row in rows) or len(rows) < 10 or len(names) < 2:
         raise UserError(f"{args.input}: not 10 lines of label, tab, sentence, with 2 labels. Write at least so many")
     model = bundle.load(args.model)
-    tag = model.src_tokenizer.tag(model.directions[0].tgt)
-    ids = [[*tag, *model.src_tokenizer.encode(clean_text(text))][: model.max_length] for _, text in rows]
+    tokenizer = model.src_tokenizer
+    tag = tokenizer.tag(model.directions[0].tgt)
+    ids = [[*tag, *tokenizer.encode(clean_text(text))][: model.max_length] for _, text in rows]
     labels = torch.tensor([names.index(label) for label, _ in rows])
+    batches: list[Batch] = []
+    for lines in length_batches([len(row) + 1 for row in ids], 4096):
+        batch = collate([ids[line] for line in lines], [[]] * len(lines))
+        padding = batch.src_key_padding_mask
+        with torch.no_grad():  # the encoder stays as it is, so each sentence is encoded once
+            batches.append((model.model.eval().encode(batch.src, padding), padding, lines))
+    torch.manual_seed(1)
+    learned = AttentionPooling(model.model.config.d_model)
+    poolings: dict[str, Pooling] = {**POOLINGS, "AttentionPooling": learned}
+    for name, pooling in poolings.items():
+        print(f"{name:18}{100 * train(pooling, batches, labels):6.1f} % right")
     with torch.no_grad():
-        batches = list(encoded(model.model.eval(), ids))
-    for name, pooling in {**POOLINGS, "AttentionPooling": AttentionPooling(model.model.config.d_model)}.items():
-        print(f"{name:18}{100 * train(pooling, batches, labels, len(names)):6.1f} % right")
-    with torch.no_grad():
-        weights = {line: w for h, m, lines in batches for line, w in zip(lines, pooling.weights(h, m), strict=True)}
+        weights = {line: w for h, m, lines in batches for line, w in zip(lines, learned.weights(h, m), strict=True)}
     for line in range(0, min(25, len(rows)), 5):
-        pieces = [*model.src_tokenizer.pieces(ids[line]), "</s>"]
+        pieces = tokenizer.pieces([*ids[line], EOS])
         best = weights[line].topk(min(3, len(pieces))).indices.tolist()
         print(": ".join(rows[line]), *(f" {pieces[i]} {weights[line][i]:.0%}" for i in best))
 
 
-def encoded(model: nn.Module, ids: list[list[int]]) -> Iterator[Batch]:
-    """Encode the lines once: the encoder stays as it is."""
-    for lines in length_batches([len(row) + 1 for row in ids], 4096):
-        batch = collate([ids[line] for line in lines], [[]] * len(lines))
-        yield model.encode(batch.src, batch.src_key_padding_mask), batch.src_key_padding_mask, lines
-
-
-def train(pooling: nn.Module, batches: list[Batch], labels: Tensor, n_labels: int) -> float:
+def train(pooling: Pooling, batches: list[Batch], labels: Tensor) -> float:
     """Train a classifier on the pooled vectors; return its share of right labels of the test lines."""
-    torch.manual_seed(1)
-    head = nn.Linear(batches[0][0].size(2), n_labels)
+    head = nn.Linear(batches[0][0].size(2), int(labels.max()) + 1)
     learned = [*head.parameters(), *(pooling.parameters() if isinstance(pooling, nn.Module) else ())]
     optimizer = torch.optim.AdamW(learned, lr=1e-3, weight_decay=0.1)
     right = 0
@@ -74,7 +74,7 @@ def train(pooling: nn.Module, batches: list[Batch], labels: Tensor, n_labels: in
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(logits[~test], targets[~test]).backward()
                 optimizer.step()
-    return right / len(range(0, len(labels), 5))
+    return right / len(labels[::5])
 
 
 if __name__ == "__main__":

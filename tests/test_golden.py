@@ -43,7 +43,9 @@ def test_saving_again_changes_no_weight_and_no_setting(tmp_path: Path) -> None:
     bundle.save(bundle.load(GOLDEN / "bundle"), tmp_path / "again", dtype="float16")
     for name in ("model.safetensors", "joint.model"):
         assert (tmp_path / "again" / name).read_bytes() == (GOLDEN / "bundle" / name).read_bytes()
-    after, before = (json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "again", GOLDEN / "bundle"))
+    after, before = (
+        json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "again", GOLDEN / "bundle")
+    )
     assert keeps(after, before)
 
 

@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from dragoman.config import ModelConfig
 from dragoman.explain import notes
 from dragoman.explain.notes import bare
+from dragoman.explain.cost import Cost, Shape
 from dragoman.masks import causal_attn_mask, key_padding_mask, padding_attn_mask
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.embedding import Embedding
 from dragoman.model.layers import FeedForward, Residual
+from dragoman.model.position import Position
+from dragoman.model.transformer import Transformer
 from dragoman.special import PAD
 
 HIDDEN = float("-inf")
@@ -90,10 +93,50 @@ def test_unscaled_scores_saturate_the_softmax(d):
     assert gradient["dot"] > 2 * gradient["scaled_dot"]
 
 
+@pytest.mark.parametrize(("d", "grows"), [(8, True), (32, True), (128, False), (512, False)])
+def test_the_gradient_of_scores_shrinks_in_large_heads_only(d, grows):
+    """The median gradient of the scores of a query, for random q, k and v and 100 keys."""
+    norms = {}
+    for name in ("dot", "scaled_dot"):
+        q, k, v, direction = torch.randn(4, 1, 1, 100, d, generator=torch.Generator().manual_seed(1))
+        scores = SCORES[name](1, d)(q, k).requires_grad_()
+        ((scores.softmax(-1) @ v) * direction).sum().backward()
+        norms[name] = scores.grad.norm(dim=-1).median()
+    assert (norms["dot"] > norms["scaled_dot"]) == grows
+
+
+@pytest.mark.parametrize("d", [1, 4])
+def test_q_dot_k_is_normal_only_for_many_components(d):
+    """Note 003 calls it normal, and XY chi-squared, which is never negative. The kurtosis is 3 + 6/d, not 3."""
+    q, k = torch.randn(2, 1_000_000, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    dots = (q * k).sum(-1)
+    assert (dots < 0).double().mean().item() == pytest.approx(0.5, abs=0.01)
+    assert ((dots**4).mean() / (dots**2).mean() ** 2).item() == pytest.approx(3 + 6 / d, abs=0.6)
+
+
+def test_scores_of_a_new_layer_have_variance_two_thirds():
+    """K and V are one matrix, (d, 2d), so Xavier starts K smaller than Q by the root of 2/3."""
+    torch.manual_seed(1)
+    small = {"d_model": 256, "n_heads": 4, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    layer = Transformer(ModelConfig(**small), src_vocab_size=9, tgt_vocab_size=9).encoder[0].self_attention
+    x = torch.randn(1, 200, 256)
+    q, k = (project(x)[..., :256].unflatten(-1, (4, 64)).transpose(1, 2) for project in (layer.q, layer.kv))
+    assert layer.score(q, k).var().item() == pytest.approx(2 / 3, rel=0.1)
+
+
+def test_one_outlier_leaves_little_to_all_other_scores():
+    """Note 001: the softmax is sensitive to outliers and suppresses what is small."""
+    scores = torch.zeros(100)
+    assert scores.softmax(0).max() < 0.011
+    scores[7] = 10.0
+    assert scores.softmax(0)[:7].sum() + scores.softmax(0)[8:].sum() < 0.005
+
+
 def test_the_scale_is_the_root_of_the_head_size():
     """512 over 8 heads: d_k = 64. Note 001 says "number of words"."""
     layer = attention(512, 8)
     assert layer.d_head == 64
+    assert layer.q.weight.chunk(8)[0].shape == (64, 512)  # D_out x D_in of one head
     for n_words in (3, 9):
         q, k = torch.randn(2, 1, 8, n_words, 64)
         torch.testing.assert_close(layer.score(q, k) * 8, q @ k.transpose(-2, -1))
@@ -107,6 +150,15 @@ def test_the_additive_score_is_a_small_network_on_q_and_k():
         pairs = torch.stack([torch.stack([torch.cat((a, b)) for b in x[0]]) for a in x[0]])  # (5, 5, 32)
         scores = torch.tanh(pairs @ joined.T) @ layer.score.w[head]
         torch.testing.assert_close(layer.weights(x, x)[0, head], scores.softmax(-1))
+
+
+def test_the_additive_score_as_note_002_writes_it_ignores_the_query():
+    """It joins q and k, activates, then maps: w1 tanh(q) + w2 tanh(k). The softmax cancels what all keys share."""
+    q, k, w1, w2 = torch.randn(5, 8), torch.randn(6, 8), torch.randn(8), torch.randn(8)
+    noted = (torch.tanh(q) @ w1)[:, None] + torch.tanh(k) @ w2
+    torch.testing.assert_close(noted.softmax(-1), (torch.tanh(k) @ w2).softmax(0).expand(5, 6))
+    ours = SCORES["additive"](1, 8)(q[None, None], k[None, None])[0, 0].softmax(-1)
+    assert not torch.allclose(ours, ours[:1].expand(5, 6), atol=0.01)
 
 
 def test_two_matrices_make_an_asymmetric_quadratic_form():
@@ -169,6 +221,30 @@ def test_splitting_the_input_first_hides_most_of_each_word():
     layer.q.weight *= own_part
     layer.kv.weight *= own_part.repeat(2, 1)
     torch.testing.assert_close(split_first(x), layer(x, x))
+
+
+def test_many_heads_cost_what_one_costs():
+    """Note 004 expects them to be faster."""
+    words, shape = {"src_vocab_size": 99, "tgt_vocab_size": 99}, Shape(rows=4, src=9, tgt=9, tokens=36)
+    one, many = (Cost(config=ModelConfig(n_heads=h), **words) for h in (1, 8))
+    assert one.flops(shape) == many.flops(shape)
+    assert one.parameters == many.parameters
+
+
+def test_heads_at_fixed_distances_are_a_convolution():
+    """Head h looks at the word h - 1 places ahead. 003 has multi-head as a CNN; in general weights follow the words."""
+
+    class Offsets(Position):
+        def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+            ahead = k_positions - q_positions[:, None]
+            return torch.stack([torch.where(ahead == h - 1, 0.0, -1e9) for h in range(3)])
+
+    layer, x = attention(12, 3), torch.randn(1, 9, 12)
+    layer.position = Offsets(layer_config().position, d_model=12, n_heads=3, causal=False)
+    outs, values = layer.out.weight.chunk(3, dim=1), layer.kv.weight[12:].chunk(3)
+    kernel = torch.stack([out @ value for out, value in zip(outs, values, strict=True)], dim=-1)  # (D, D, 3)
+    expected = nn.functional.conv1d(x.transpose(1, 2), kernel, layer.out.bias).transpose(1, 2)
+    torch.testing.assert_close(layer(x, x)[:, 1:-1], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_cross_attention_takes_k_and_v_from_the_encoder():
@@ -243,6 +319,17 @@ def test_the_padding_mask_of_three_words_beside_four():
     assert (layer.weights(x, x)[0, 0, :3, 3] > 0).all()  # without the mask even a vector of zeros has a weight
 
 
+@pytest.mark.parametrize("tie", ["all", "tgt", "none"])
+def test_the_vector_of_padding_is_trained_where_the_output_shares_it(tie):
+    """It starts at 0. The softmax over the vocabulary moves it."""
+    model = Transformer(layer_config(tie=tie), src_vocab_size=9, tgt_vocab_size=9)
+    table = model.tgt_embedding.table.weight
+    assert not table[PAD].any()
+    ids, padding = torch.tensor([[4, PAD]]), torch.tensor([[False, True]])
+    model(ids, ids, padding).logsumexp(-1).sum().backward()
+    assert table.grad[PAD].any() == (tie != "none")
+
+
 def test_the_causal_mask_hides_padding_at_the_right():
     """The notes give the decoder both masks. No real word looks to its right, so the second one changes nothing."""
     layer, x = attention(), torch.randn(1, 5, 16)
@@ -272,6 +359,19 @@ def test_add_and_norm_in_both_orders():
     torch.testing.assert_close(pre(x, torch.sin), x + torch.sin(pre.norm(x)))
     torch.testing.assert_close(post(x, torch.sin), post.norm(x + torch.sin(x)))
     assert torch.equal(pre(x, torch.zeros_like), x)
+
+
+@pytest.mark.parametrize(("norm", "lowest", "highest"), [("pre", 0.999, 1.001), ("post", 2**-5, 2**-3)])
+def test_post_norm_divides_the_free_path_in_every_layer(norm, lowest, highest):
+    """Eight sub-layers without a gradient of their own; each norm of a sum of variance 2 divides by its root."""
+    torch.manual_seed(1)
+    stack = [Residual(layer_config(norm=norm)) for _ in range(8)]
+    y = x = torch.randn(1, 2000, 16, requires_grad=True)
+    for residual in stack:
+        y = residual(y, torch.randn_like)
+    direction = torch.randn_like(y)
+    (y * direction).sum().backward()
+    assert lowest < x.grad.norm() / direction.norm() < highest
 
 
 def test_the_feed_forward_is_two_maps_around_an_activation():

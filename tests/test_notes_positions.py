@@ -21,7 +21,7 @@ from dragoman.model.attention import Attention
 from dragoman.model.position import POSITIONS, Position, sinusoid
 from dragoman.model.transformer import Transformer
 
-ABSOLUTE = ("integer", "unit", "sinusoidal", "learned")  # change the words
+ABSOLUTE = ("integer", "unit", "sentence_unit", "sinusoidal", "product", "learned")  # change the words
 RELATIVE = ("rope", "t5", "transformer_xl", "alibi")  # change the scores
 
 
@@ -123,6 +123,14 @@ def test_encodings_are_bounded_at_any_position():
     assert sinusoid(torch.tensor([0, 10, 10**3, 10**6]), 64, 10000.0).abs().max() <= 1
 
 
+def test_each_pair_is_periodic_and_the_encoding_continuous():
+    table = sinusoid(torch.arange(0, 700, 0.01), 8, 100.0)
+    assert (table[1:] - table[:-1]).norm(dim=1).max() < 0.01 * 2  # at most the root of d/2 times the step
+    for i, base_power in enumerate(100.0 ** (torch.arange(4) / 4)):
+        later = sinusoid(torch.arange(9) + 2 * math.pi * base_power, 8, 100.0)
+        torch.testing.assert_close(later[:, 2 * i : 2 * i + 2], table[:900:100, 2 * i : 2 * i + 2], atol=1e-4, rtol=0)
+
+
 def test_encodings_are_the_same_in_sentences_of_any_length():
     assert not list(scheme("sinusoidal").parameters())
     assert torch.equal(encoding("sinusoidal", torch.arange(10)), encoding("sinusoidal", torch.arange(50))[:10])
@@ -194,6 +202,8 @@ def test_learned_positions_are_a_matrix_of_n_by_d():
     position = scheme("learned", d_model=16, length=50).requires_grad_()
     (table,) = position.parameters()
     assert table.shape == (50, 16)
+    one_hot = functional.one_hot(torch.arange(3), 50).float()  # note 001: positions can be one-hot
+    torch.testing.assert_close(position.embed(torch.zeros(1, 3, 16), torch.arange(3))[0], one_hot @ table)
     position.embed(torch.zeros(1, 3, 16), torch.tensor([0, 1, 4])).sum().backward()
     assert table.grad.abs().sum(1).nonzero().flatten().tolist() == [0, 1, 4]
 
@@ -225,7 +235,7 @@ def test_scores_of_words_with_positions_are_four_terms():
     layer = Attention(16, 1, score="dot", dropout=0.0).requires_grad_(False)
     for linear in (layer.q, layer.kv):
         torch.nn.init.zeros_(linear.bias)
-    x, p = torch.randn(6, 16), encoding("sinusoidal", torch.arange(6))
+    x, p = torch.randn(6, 16), sinusoid(torch.arange(6), 16, 10000.0)
     wq, wk = layer.q.weight.T, layer.kv.weight[:16].T
 
     def scores(embedded: Tensor) -> Tensor:
@@ -255,6 +265,18 @@ def test_without_positions_the_encoder_sees_a_set():
     for kind in POSITIONS:
         permuted, memory = memories(kind, [3, 1, 0, 4, 2])
         assert torch.allclose(permuted, memory, atol=1e-5) == (kind == "none"), kind
+
+
+@pytest.mark.parametrize(("n_layers", "has_order"), [(1, False), (2, True)])
+def test_a_causal_decoder_has_order_without_positions(n_layers, has_order):
+    """From its second layer on: there the words before differ by what each of them saw."""
+    torch.manual_seed(1)
+    small = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": n_layers}
+    config = ModelConfig(**small, position=PositionConfig(kind="none"))
+    model = Transformer(config, src_vocab_size=12, tgt_vocab_size=12).eval().requires_grad_(False)
+    memory = model.encode(torch.tensor([[4, 5]]), None)
+    one, other = (model.decode(torch.tensor([tgt]), memory, None)[0, -1] for tgt in ([4, 5, 6, 7], [6, 4, 5, 7]))
+    assert torch.allclose(one, other, atol=1e-5) != has_order
 
 
 def test_a_distance_without_direction_cannot_see_a_reversal():

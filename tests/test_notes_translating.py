@@ -5,8 +5,10 @@ src/dragoman/README.md, "From the notes to the code", says which note teaches wh
 holds what is true, and its docstring says so.
 """
 
+import numpy as np
 import pytest
 import torch
+from gensim.models import Word2Vec
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig, SearchConfig
@@ -52,13 +54,32 @@ def test_one_hot_times_the_embedding_matrix_is_a_lookup():
     torch.testing.assert_close(both @ words.table.weight * words.scale, words(ids)[0, :2].sum(0))
 
 
-def test_embedded_words_differ_in_likeness_one_hot_ones_do_not():
-    torch.manual_seed(1)
-    vectors = Embedding(12, 8).table.weight[4:].detach()
-    for words, spread in ((torch.eye(8), 0.0), (vectors, 0.6)):
-        cosines = nn.functional.cosine_similarity(words[:, None], words[None], dim=-1)
+def test_embedded_words_differ_in_likeness_one_hot_ones_do_not(trained: Transformer):
+    """An embedding whose matrix is the identity gives one-hot vectors; a trained one gives others."""
+    words = Embedding(12, 12).requires_grad_(False)
+    words.table.weight.copy_(torch.eye(12) / words.scale)
+    for embedding, spread in ((words, 0.0), (trained.src_embedding, 0.6)):
+        vectors = embedding(torch.arange(4, 12))
+        cosines = nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
         others = cosines[~torch.eye(8, dtype=torch.bool)]
         assert (others.max() - others.min() > spread) == (spread > 0)
+
+
+def test_the_number_of_a_token_means_nothing():
+    """Note 003: apple 1, banana 2, pear 3, but 1 + 2 is no pear. Renumbered words have renumbered probabilities."""
+    model, batch, other = translator().requires_grad_(False), collate([SRC], [TGT]), torch.randperm(8) + 4
+    new = torch.cat((torch.arange(4), other))  # the special ids keep theirs
+    before = model(batch.src, batch.tgt_in, None)
+    model.projection.weight[new] = model.projection.weight.clone()  # one matrix with both embeddings
+    torch.testing.assert_close(model(new[batch.src], new[batch.tgt_in], None)[..., new], before)
+
+
+def test_the_second_matrix_of_word2vec_is_no_pseudo_inverse():
+    """Note 003 says so. The product of the two, D x D, would be the identity."""
+    sentences = [[str(k % 7), str(k % 5), str(k % 3)] for k in range(300)]
+    model = Word2Vec(sentences, vector_size=4, min_count=1, window=2, epochs=20, workers=1, seed=1)
+    product = model.syn1neg.T @ model.wv.vectors
+    assert abs(product - np.eye(4)).max() > 0.5
 
 
 def test_linear_and_softmax_give_every_word_a_probability():

@@ -91,10 +91,11 @@ def test_rows_of_the_registries_name_what_exists() -> None:
 
 
 def test_the_example_is_a_position_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(POSITIONS, "product", None)  # removed again after the test
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "(Position)" in block]
+    (kind,) = re.findall(r'POSITIONS\["(\w+)"\]', code)
+    monkeypatch.setitem(POSITIONS, kind, None)  # removed again after the test
     exec(code, vars(position).copy())
-    config = ModelConfig(d_model=16, d_ff=32, n_heads=2, position=PositionConfig(kind="product"))
+    config = ModelConfig(d_model=16, d_ff=32, n_heads=2, position=PositionConfig(kind=kind))
     model = Transformer(config, src_vocab_size=9, tgt_vocab_size=9).eval().requires_grad_(False)
     src, tgt = torch.tensor([[4, 5, 3]]), torch.tensor([[2, 6, 7, 8]])
     cache = model.begin(src, None)

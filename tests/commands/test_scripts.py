@@ -153,7 +153,7 @@ def test_export_makes_a_folder_beside_the_weights(script: Script, home: Path) ->
 def test_attention_pooling_is_trained_on_a_frozen_encoder(script: Script, home: Path) -> None:
     """The label is the first word, so the first piece tells it; the mean hides it among the others."""
     words = ("我", "你", "他", "书", "水")
-    rows = [f"{first}\t{first}{second}{third}" for first in words[:2] for second in words for third in words]
+    rows = [f"{first}\t{first}{second}{third}" for first in words[:2] for second in words for third in words[:2]]
     write(home / "labels.tsv", "# label, sentence", *rows)
     before = (home / "runs" / "golden" / "bundle" / "model.safetensors").read_bytes()
     lines = script("train_pooling --model runs/golden --input labels.tsv").out.splitlines()
@@ -161,7 +161,7 @@ def test_attention_pooling_is_trained_on_a_frozen_encoder(script: Script, home: 
     assert list(shares) == ["mean", "first", "attention", "AttentionPooling"]
     assert shares["first"] > 90
     assert shares["AttentionPooling"] > 90
-    assert lines[4].startswith("我: 我我我  ")
+    assert lines[4].startswith("我: 我我我 ")
     assert (home / "runs" / "golden" / "bundle" / "model.safetensors").read_bytes() == before
     write(home / "labels.tsv", *rows[:9])
     assert "at least" in script("train_pooling --model runs/golden --input labels.tsv", code=2).error
@@ -182,9 +182,7 @@ def test_neighbours_in_a_model(script: Script) -> None:
 
 
 @pytest.mark.parametrize("kind", ["skipgram", "cbow", "cbow_sum"])
-def test_trained_vectors_fit_the_model(
-    kind: str, script: Script, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trained_vectors_fit_the_model(kind: str, script: Script, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     word2vec, models = gensim.models.Word2Vec, []
     monkeypatch.setattr(gensim.models, "Word2Vec", lambda *a, **o: models.append(word2vec(*a, **o)) or models[0])
     rows = [json.dumps({"zh": f"我有{k}本书。", "en": f"I have {k} books."}) for k in range(100)]
@@ -193,9 +191,6 @@ def test_trained_vectors_fit_the_model(
     out = script(f"train_word2vec {settings} --output v.txt --epochs 1 --kind {kind}").out
     assert bool(models[0].sg) == (kind == "skipgram")
     assert models[0].cbow_mean == (kind != "cbow_sum")  # the mean of the context's vectors, or their sum
-    # Note 003 holds the second matrix for the pseudo-inverse of the first. Then their product would be a projection.
-    product = models[0].wv.vectors @ models[0].syn1neg.T
-    assert not np.allclose(product @ product, product, atol=0.1 * np.abs(product).max())
     header, *lines = (home / "v.txt").read_text().splitlines()
     assert header.split() == [str(len(lines)), "8"]
     assert "model.embedding.init=v.txt" in out

@@ -70,6 +70,7 @@ def test_covered_pieces_start_from_their_vectors(tie, make_model, tokenizer, tmp
         weights = embedding.table.weight.detach()
         factors = weights[ids] / torch.from_numpy(np.stack([vectors[pieces[i]] for i in ids]))
         assert torch.allclose(factors, factors.mean(), rtol=1e-3)
+        assert weights[ids].square().mean() * weights.size(1) == pytest.approx(1, rel=1e-3)  # as random ones
         assert torch.equal(weights[others], old[others])
 
 

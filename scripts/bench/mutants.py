@@ -1,0 +1,91 @@
+"""Make the program wrong, one place at a time: python scripts/bench/mutants.py [--only NAME ...]
+
+Each line of mutants.tsv is a mutant: name, file under src/dragoman (or scripts/), old text, new text, and tests. It is
+written into a temporary copy of the checkout, where these tests run up to the first that fails; if none fails, the
+mutant lives. Results go to runs/bench/mutants.json. The same command resumes; remove that file to begin again.
+"""
+
+import compileall
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from py_compile import PycInvalidationMode
+from tempfile import TemporaryDirectory
+
+from dragoman import files
+from dragoman.commands.cli import Parser, command
+from dragoman.errors import UserError
+
+ROOT, RESULTS = Path(__file__).resolve().parents[2], Path("runs/bench/mutants.json")
+LEFT_OUT = shutil.ignore_patterns(".*", "runs", "cache", "__pycache__", "*.egg-info")
+
+
+@command
+def main(argv: list[str]) -> None:
+    lines = Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8").splitlines()
+    table = {line.split("\t")[0]: line.split("\t")[1:] for line in lines if line and line[0] != "#"}
+    parser = Parser(__doc__)
+    parser.add_argument("--only", nargs="+", default=list(table), choices=table, metavar="NAME", help="mutants (all)")
+    args = parser.parse(argv)
+    results = json.loads(RESULTS.read_bytes()) if RESULTS.exists() else {}
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as folder:
+        copy = Path(folder, "copy")
+        shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+        compileall.compile_dir(copy / "src", quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+        waiting = [name for name in args.only if results.get(name, ())[:2] != [table[name], "dies"]]
+        tests = sorted({test for name in waiting for test in table[name][3].split()})
+        if waiting and run(copy, tests):
+            raise UserError("mutants: the tests fail without a mutant. Run `make test`")
+        for name in waiting:
+            begin = time.monotonic()
+            verdict = "dies" if try_one(copy, *table[name]) else "LIVES"
+            results[name] = [table[name], verdict, round(time.monotonic() - begin, 1)]
+            files.write(RESULTS, json.dumps(results, indent=1).encode())
+            print(f"{verdict:6}{name}", flush=True)
+    alive = [name for name in args.only if results[name][1] != "dies"]
+    seconds = sum(results[name][2] for name in args.only)
+    print(f"{len(args.only)} mutants, {len(alive)} alive, {seconds / 60:.0f} minutes", *alive)
+
+
+def try_one(copy: Path, path: str, old: str, new: str, tests: str) -> bool:
+    """Change one place of the copy, run the tests, and change it back; return whether they failed."""
+    file = copy / path if path.startswith("scripts/") else copy / "src" / "dragoman" / path
+    text = file.read_text(encoding="utf-8")
+    if text.count(old) != 1:
+        raise UserError(f"mutants.tsv: {path} has '{old}' {text.count(old)} times. Write a text that it has once")
+    try:
+        file.write_text(text.replace(old, new), encoding="utf-8")
+        return run(copy, tests.split())
+    finally:
+        file.write_text(text, encoding="utf-8")
+
+
+def run(copy: Path, tests: list[str]) -> bool:
+    """Run tests of the copy in a child, which has torch already; return whether one failed."""
+    child = os.fork()
+    if not child:
+        signal.alarm(600)  # a mutant that never ends is noticed, too
+        os.chdir(copy)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "dragoman"]:
+            del sys.modules[name]
+        sys.path.insert(0, str(copy / "src"))
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        os._exit(pytest.main(["-x", "-m", "not slow and not gpu", "-p", "no:cacheprovider", *tests]))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status not in (0, 1, -signal.SIGALRM):
+        raise UserError(f"mutants.tsv: pytest ends with {status} for {' '.join(tests)}. Name tests that exist")
+    return status != 0
+
+
+if __name__ == "__main__":
+    import gensim.models  # noqa: F401  # loaded once, for all children
+    import lightning.pytorch  # noqa: F401
+    import pytest
+
+    sys.exit(main())
