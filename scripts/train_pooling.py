@@ -20,7 +20,6 @@ from dragoman.model.pooling import POOLINGS, AttentionPooling, Pooling
 from dragoman.special import EOS
 
 Batch = tuple[Tensor, Tensor, list[int]]  # memory (B, S, D), padding (B, S), and the lines
-EPOCHS = 60
 
 
 @cli.command
@@ -58,17 +57,17 @@ def main(argv: list[str]) -> None:
         print(": ".join(rows[line]), *(f" {pieces[i]} {weights[line][i]:.0%}" for i in best))
 
 
-def train(pooling: Pooling, batches: list[Batch], labels: Tensor) -> float:
+def train(pooling: Pooling, batches: list[Batch], labels: Tensor, epochs: int = 60) -> float:
     """Train a classifier on the pooled vectors; return its share of right labels of the test lines."""
     head = nn.Linear(batches[0][0].size(2), int(labels.max()) + 1)
     learned = [*head.parameters(), *(pooling.parameters() if isinstance(pooling, nn.Module) else ())]
     optimizer = torch.optim.AdamW(learned, lr=1e-3, weight_decay=0.1)
     right = 0
-    for epoch in range(EPOCHS + 1):
+    for epoch in range(epochs + 1):
         for memory, padding, lines in batches:
             test = torch.tensor(lines) % 5 == 0
             logits, targets = head(pooling(memory, padding)), labels[lines]
-            if epoch == EPOCHS:
+            if epoch == epochs:
                 right += int((logits.argmax(1) == targets)[test].sum())
             elif not test.all():
                 optimizer.zero_grad()

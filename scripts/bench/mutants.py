@@ -34,8 +34,7 @@ def main(argv: list[str]) -> None:
     results = json.loads(RESULTS.read_bytes()) if RESULTS.exists() else {}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as folder:
-        copy = Path(folder, "copy")
-        shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+        copy = Path(shutil.copytree(ROOT, Path(folder, "copy"), ignore=LEFT_OUT))
         compileall.compile_dir(copy / "src", quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
         waiting = [name for name in args.only if results.get(name, ())[:2] != [table[name], "dies"]]
         tests = sorted({test for name in waiting for test in table[name][3].split()})

@@ -237,3 +237,15 @@ def test_measurements_inside_a_model() -> None:
     ids = [[7, 8, 9], [5]]
     states = inside.layers_of(bundle.model, ids)[-1]
     torch.testing.assert_close(states, line_vectors(bundle.model, [[i] for i in ids], "mean"), atol=1e-5, rtol=1e-5)
+
+
+def test_each_mutant_changes_one_place_and_names_its_tests() -> None:
+    lines = (ROOT / "scripts" / "bench" / "mutants.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    for name, path, old, new, tests in (line.split("\t") for line in lines):
+        code = ROOT / ("" if path.startswith("scripts/") else "src/dragoman") / path
+        assert code.read_text(encoding="utf-8").count(old) == 1, name
+        assert old != new, name
+        for test in tests.split():
+            file, _, function = test.partition("::")
+            assert f"def {function}" in (ROOT / file).read_text(encoding="utf-8"), name
+    assert len({line.split("\t")[0] for line in lines}) == len(lines) >= 100
