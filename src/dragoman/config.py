@@ -91,8 +91,7 @@ class DataConfig(Section):
     drop_copies: bool = True  # drop training pairs whose source equals their target
     max_length: int = number(256, 1)  # pieces per side; longer training pairs are dropped
     max_ratio: float = number(3.0, 0)  # longer side / shorter side, see data/cleaning.py; 0 = no limit
-    # Split off train where no corpus has such a split; at most 2 % of it
-    validation_size: int = number(1000, 0)
+    validation_size: int = number(1000, 0)  # this and the next: split off train, at most 2 %, where no corpus has one
     test_size: int = number(1000, 0)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     max_tokens: AutoInt = 4096  # per batch: the larger of rows x longest source and rows x longest target
