@@ -336,6 +336,7 @@ def test_the_causal_mask_hides_padding_at_the_right():
     padding = torch.tensor([[False, False, False, True, True]])
     both = layer.weights(x, x, padding_attn_mask(padding), causal=True)
     torch.testing.assert_close(both[..., :3, :], layer.weights(x, x, causal=True)[..., :3, :])
+    assert not both[..., 3:].any()  # both masks together hide it from itself, too
 
 
 # Add & Norm, feed-forward
