@@ -150,8 +150,12 @@ def test_export_makes_a_folder_beside_the_weights(script: Script, home: Path) ->
     assert (home / "runs" / "golden" / "bundle" / "ctranslate2").is_dir()
 
 
-def test_attention_pooling_is_trained_on_a_frozen_encoder(script: Script, home: Path) -> None:
-    """The label is the first word, so the first piece tells it; the mean hides it among the others."""
+def test_attention_pooling_is_trained_on_a_frozen_encoder(
+    script: Script, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The label is the first word, so the first piece tells it. W, b and w are trained beside the classifier's two."""
+    adamw, sizes = torch.optim.AdamW, []
+    monkeypatch.setattr(torch.optim, "AdamW", lambda p, **o: sizes.append(len(p)) or adamw(p, **o))
     words = ("我", "你", "他", "书", "水")
     rows = [f"{first}\t{first}{second}{third}" for first in words[:2] for second in words for third in words[:2]]
     write(home / "labels.tsv", "# label, sentence", *rows)
@@ -159,6 +163,7 @@ def test_attention_pooling_is_trained_on_a_frozen_encoder(script: Script, home: 
     lines = script("train_pooling --model runs/golden --input labels.tsv").out.splitlines()
     shares = {line.split()[0]: float(line.split()[1]) for line in lines[:4]}
     assert list(shares) == ["mean", "first", "attention", "AttentionPooling"]
+    assert sizes == [2, 2, 2, 2 + 3]
     assert shares["first"] > 90
     assert shares["AttentionPooling"] > 90
     assert lines[4].startswith("我: 我我我 ")
