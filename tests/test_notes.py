@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
 from dragoman.explain import notes
-from dragoman.explain.notes import bare
 from dragoman.explain.cost import Cost, Shape
+from dragoman.explain.notes import bare
 from dragoman.masks import causal_attn_mask, key_padding_mask, padding_attn_mask
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.embedding import Embedding
