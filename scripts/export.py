@@ -70,7 +70,7 @@ def push(folder: Path, repo: str, dry_run: bool) -> None:
 
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     print(f"{'would send' if dry_run else 'sending'} to {constants.ENDPOINT}/{repo}:")
-    print("\n".join(f"  {size / 1e6:8.2f} MB  {name}" for name, size in sizes.items()))
+    print("\n".join(f"  {size / 1e3:9,.1f} kB  {name}" for name, size in sizes.items()))
     if dry_run:
         return
     if not get_token():

@@ -21,7 +21,7 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
     info = bundles.load_info(folder)
     separate = info.src_tokenizer.sha256 != info.tgt_tokenizer.sha256
     if separate or info.src_tokenizer.tag(info.tgt):
-        setting = "data.tokenizer.vocabulary=separate" if separate else "language tags, of a model of two directions"
+        setting = "data.tokenizer.vocabulary=separate" if separate else "the language tags of a model of two directions"
         raise UserError(f"{folder}: Argos Translate does not support {setting}. Use ctranslate2")
     summary = export.export_bundle(folder, sources, quantization=quantization)
     from_code, to_code = ("zt" if "hant" in code.lower() else primary(code) for code in info.directions[0])
