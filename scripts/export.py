@@ -4,9 +4,9 @@
     huggingface   BUNDLE/huggingface, for AutoTokenizer and AutoModelForSeq2SeqLM of transformers
     argos         BUNDLE/translate-SRC_TGT-1_0.argosmodel, for Argos Translate and LibreTranslate
 
-Before anything is written, the other program must translate 100 sentences as torch does: those of --sentences, or
-sentences of the phrasebook where the model reads Chinese or English; random pieces make up the number. --push sends
-BUNDLE/huggingface to the Hugging Face Hub; a repository that does not exist yet is created, private.
+Before anything is written, transformers or CTranslate2 (also for argos) must translate 100 sentences as torch does:
+those of --sentences, or sentences of the phrasebook where the model reads Chinese or English; random pieces make up the
+number. --push sends BUNDLE/huggingface to the Hugging Face Hub; a repository that does not exist yet is made private.
 """
 
 import json
