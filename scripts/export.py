@@ -1,8 +1,12 @@
 """Convert a model for another program: python scripts/export.py --model runs/zh_en --to ctranslate2
 
-The export lies beside the weights, and translate.py uses it on a CPU, where it is several times faster. Before
-anything is written, the same network in float32 must translate 100 sentences as torch does: those of --sentences, or
-sentences of the phrasebook where the model reads Chinese or English; random pieces make up the number.
+    ctranslate2   BUNDLE/ctranslate2; translate.py uses it on a CPU, where it is several times faster
+    huggingface   BUNDLE/huggingface, for AutoTokenizer and AutoModelForSeq2SeqLM of transformers
+    argos         BUNDLE/translate-SRC_TGT-1_0.argosmodel, for Argos Translate and LibreTranslate
+
+Before anything is written, transformers or CTranslate2 (also for argos) must translate 100 sentences as torch does:
+those of --sentences, or sentences of the phrasebook where the model reads Chinese or English; random pieces make up the
+number. --push sends BUNDLE/huggingface to the Hugging Face Hub; a repository that does not exist yet is made private.
 """
 
 import json
@@ -17,7 +21,7 @@ from dragoman.data.lines import lines
 from dragoman.data.text import clean_text
 from dragoman.errors import UserError, check_choice
 
-FORMATS = ("ctranslate2",)
+FORMATS = ("ctranslate2", "huggingface", "argos")
 
 
 def parser() -> cli.Parser:
@@ -26,6 +30,8 @@ def parser() -> cli.Parser:
     parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(FORMATS)}")
     parser.add_argument("--quantization", default="int8", metavar="TYPE", help="int8, int16, float32 (int8)")
     parser.add_argument("--sentences", metavar="FILE", help="lines that both must translate alike")
+    parser.add_argument("--push", metavar="REPO", help="with --to huggingface: upload to OWNER/NAME on the hub")
+    parser.add_argument("--dry-run", action="store_true", help="with --push: only show what would be sent")
     return parser
 
 
@@ -33,8 +39,8 @@ def parser() -> cli.Parser:
 def main(argv: list[str]) -> None:
     args = parser().parse(argv)
     check_choice("--to", args.to, FORMATS)
-    from dragoman.translation.export import export_bundle
-
+    if (args.push or args.dry_run) and not (args.push and args.to == "huggingface"):
+        raise UserError("--push REPO sends an export --to huggingface, and --dry-run shows what --push REPO would send")
     bundle = locate(Path(args.model))
     if not bundle.is_dir():
         raise UserError(f"{bundle}: no bundle there. Runs keep theirs in runs/NAME/bundle")
@@ -43,8 +49,38 @@ def main(argv: list[str]) -> None:
     else:
         sentences = phrases(describe(bundle).src)
     begin = time.monotonic()
-    result = export_bundle(bundle, sentences, quantization=args.quantization)
+    if args.to == "huggingface":
+        from dragoman.export import huggingface
+
+        result = huggingface.export_bundle(bundle, sentences)
+    else:
+        from dragoman.export import argos
+        from dragoman.translation import export
+
+        export_bundle = {"argos": argos.export_bundle, "ctranslate2": export.export_bundle}[args.to]
+        result = export_bundle(bundle, sentences, quantization=args.quantization)
     print(f"{result}, in {time.monotonic() - begin:.1f} s")
+    if args.push:
+        push(bundle / huggingface.FOLDER, args.push, args.dry_run)
+
+
+def push(folder: Path, repo: str, dry_run: bool) -> None:
+    """Show the files of the export and upload them."""
+    from huggingface_hub import HfApi, constants, get_token
+
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    print(f"{'would send' if dry_run else 'sending'} to {constants.ENDPOINT}/{repo}:")
+    print("\n".join(f"  {size / 1e3:9,.1f} kB  {name}" for name, size in sizes.items()))
+    if dry_run:
+        return
+    if not get_token():
+        raise UserError(f"{repo}: no access token of the hub. Run `hf auth login`, or set HF_TOKEN")
+    try:
+        HfApi().create_repo(repo, private=True, exist_ok=True)
+        commit = HfApi().upload_folder(repo_id=repo, folder_path=folder, commit_message="Export from Dragoman")
+    except Exception as error:  # of the network, of the hub, or a name that the hub does not allow
+        raise UserError(f"{repo}: not sent ({error})") from error
+    print(f"sent: {commit.commit_url}")
 
 
 def phrases(language: str) -> list[str]:

@@ -23,6 +23,7 @@ LAYERS: list[set[str]] = [
     {"bundle"},
     {"explain"},
     {"translation"},
+    {"export"},
     {"training"},
     {"evaluation", "doctor"},
     {"commands"},

@@ -82,7 +82,8 @@ def imported() -> set[str]:
 
 
 def test_dependencies_are_what_the_package_imports() -> None:
-    user = [*PROJECT["dependencies"], *EXTRAS["opencc"], *EXTRAS["vectors"], *EXTRAS["export"]]
+    extras = ("opencc", "vectors", "export", "huggingface")
+    user = [*PROJECT["dependencies"], *(text for name in extras for text in EXTRAS[name])]
     names = [canonicalize_name(Requirement(text).name) for text in user]
     modules = [MODULES.get(name, {name}) for name in names]
     imports = imported()

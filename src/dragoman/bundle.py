@@ -7,7 +7,9 @@ Translation and export read only this folder of a run.
     src.model tgt.model the sentencepiece files; joint.model when both sides share one
     manifest.json       size and sha256 of each file
     README.md           the model card, for people; it may be edited
-    ctranslate2/        the export, if there is one, see translation/export.py
+    ctranslate2/        exports, if there are any, see translation/export.py and export/
+    huggingface/
+    *.argosmodel
 
 Loading runs no code from the folder: config.json becomes typed dataclasses, and the weights are safetensors. torch is
 imported only where weights are read or written.
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 DTYPES = ("float32", "float16")
-_OF_TOKENIZERS = ("src_vocab_size", "tgt_vocab_size", "joint")  # in config.json only for people to read
+# Fields of config.json that are no fields of Description; the sizes are there only for people to read.
+_NOT_DESCRIBED = ("format_version", "model", "src_vocab_size", "tgt_vocab_size", "joint")
 _PRACTICE_RUNS = ("smoke", "copy")  # names of runs that only test the program
 
 
@@ -104,21 +107,27 @@ def add_to_card(folder: Path, title: str, text: str) -> None:
 
 def load(folder: Path | str, device: Any = "cpu") -> Bundle:
     """Load a bundle in float32 and eval mode. Raises UserError if it is damaged."""
-    import torch
     from safetensors.torch import load_file
-
-    from dragoman.model.transformer import Transformer
 
     info, folder = load_info(folder), locate(Path(folder))
     verify(folder, [WEIGHTS])
-    sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
-    with torch.random.fork_rng(devices=[]):  # unused initial values must not change the caller's random state
-        model = Transformer(info.model_config, **sizes)
+    model = untrained_model(info)
     tensors = load_file(folder / WEIGHTS)
     if others := _shapes(_stored_tensors(model)) ^ _shapes(tensors):
         raise UserError(f"{folder / WEIGHTS}: {min(others)[0]} does not match {CONFIG}. Copy the bundle again")
     model.load_state_dict(tensors, strict=False)  # a tied parameter has only its first name in the file
     return Bundle(model=model.to(device).eval(), **vars(info))
+
+
+def untrained_model(info: BundleInfo) -> "Transformer":
+    """Return a model of the bundle's shape, without its weights."""
+    import torch
+
+    from dragoman.model.transformer import Transformer
+
+    sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
+    with torch.random.fork_rng(devices=[]):  # unused initial values must not change the caller's random state
+        return Transformer(info.model_config, **sizes)
 
 
 def load_info(folder: Path | str) -> BundleInfo:
@@ -136,12 +145,15 @@ def load_info(folder: Path | str) -> BundleInfo:
 
 def describe(folder: Path) -> Description:
     """Read config.json of the bundle at `folder`."""
-    path = folder / CONFIG
-    data = read_json(path)
-    version = data.pop("format_version", None)
+    return description(read_json(folder / CONFIG), folder / CONFIG)
+
+
+def description(data: dict[str, Any], path: Path) -> Description:
+    """Return the content of a config.json, typed; `path` is its place in messages."""
+    version = data.get("format_version")
     if version != FORMAT_VERSION:
         raise UserError(f"{path}: format_version is not {FORMAT_VERSION} (found {version}). Update Dragoman")
-    settings = {name: value for name, value in data.items() if name not in (*_OF_TOKENIZERS, "model")}
+    settings = {name: value for name, value in data.items() if name not in _NOT_DESCRIBED}
     return from_json(Description, {**settings, "model_config": data.get("model")}, str(path))
 
 

@@ -282,7 +282,7 @@ class Config(Section):
     seed: int = number(1, 0, 2**32 - 1)
     run_dir: str = "runs/${name}"
     preflight: bool = False  # estimate time and memory instead of training
-    init_from: str | None = None  # a bundle or run whose weights and vocabulary the run starts from
+    init_from: str | None = None  # a bundle, a run, or an export to transformers: weights and vocabulary
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)

@@ -61,6 +61,7 @@ def corpus(home: Path) -> None:
         ("export --model runs/golden --to ctranslate", "did you mean 'ctranslate2'"),
         ("export --model nowhere --to ctranslate2", "no bundle"),
         ("back_translate --model runs/golden --input zh.txt --output talk.jsonl", "ends in .tsv"),
+        ("export --model runs/golden --to argos --push me/model", "--to huggingface"),
         ("neighbours king", "--vectors FILE or --model FOLDER"),
         ("neighbours --vectors vectors.txt qeen", "did you mean 'queen'"),
         ("neighbours --vectors vectors.txt king -", "cannot read 'king -'"),

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 
-from dragoman import bundle, files
+from dragoman import files
 from dragoman.config import Config
 from dragoman.data.datamodule import TranslationData
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError, check_choice, choose
 from dragoman.explain.vectors import start_from_vectors
+from dragoman.export import huggingface
 from dragoman.metrics import METRICS
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import SEARCHES
@@ -80,7 +81,7 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         tokenizers = data.src_tokenizer, data.tgt_tokenizer
         metrics["vectors"] = start_from_vectors(module.model, Path(vectors), *tokenizers)
     if config.init_from is not None and saved is None:
-        weights = bundle.load(config.init_from).model.state_dict()
+        weights = huggingface.load(Path(config.init_from)).model.state_dict()
         module.model.load_state_dict(weights)
         module.best_model.load_state_dict(weights)
     validation = ValidationCallback(data, config, module, progress.say)
@@ -130,10 +131,10 @@ def _finish(trainer: Trainer, results: Results) -> None:
 
 
 def adapted(config: Config) -> Config:
-    """Take the shape of the model and the vocabulary from the bundle of `init_from`."""
+    """Take the model's shape and the vocabulary from `init_from`, if it is set."""
     if config.init_from is None:
         return config
-    info = bundle.load_info(config.init_from)
+    info = huggingface.load(Path(config.init_from))
     if info.directions != config.data.every_direction:
         theirs, ours = (" and ".join(map(str, each)) for each in (info.directions, config.data.every_direction))
         raise UserError(

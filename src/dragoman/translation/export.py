@@ -69,7 +69,7 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
         raise UserError(f"{folder}: CTranslate2 does not support {setting}. Translate with torch")
     origin = engine.made_of(folder)
     bundle = bundles.load(folder)
-    positions = _n_positions(bundle)
+    positions = n_positions(bundle)
 
     def fill(new: Path) -> None:
         _write(bundle, new, positions, "float32")
@@ -91,7 +91,7 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
     return f"{target}: {quantization}, {megabytes:.1f} MB; {SENTENCES} sentences verified against torch"
 
 
-def _n_positions(bundle: Bundle) -> int:
+def n_positions(bundle: Bundle) -> int:
     """Return the length of the position table; 0 if the scheme needs no table."""
     if isinstance(bundle.model.encoder_position, T5 | Rope):
         return 0
@@ -101,22 +101,27 @@ def _n_positions(bundle: Bundle) -> int:
 
 def _verify(bundle: Bundle, fast: engine.CTranslate2Engine, texts: Sequence[str]) -> None:
     """Compare both engines. Raises UserError for a difference without a near tie."""
+    # The tag and <EOS> also need positions.
+    sources = verified_sources(bundle, texts, (fast.positions or _FEWEST_POSITIONS) - 2)
+    greedy = SearchConfig(kind="greedy")
+    results = translate_ids(bundle.model, sources, greedy), fast.translate(sources, greedy, scored=False)
+    for source, (ours,), (theirs,) in zip(sources, *results, strict=True):
+        if ours.ids != theirs.ids and gap(bundle.model, source, ours.ids, theirs.ids) > NEAR_TIE:
+            raise UserError(f"CTranslate2: the export and torch differ on the ids {source}; it is not saved. Use torch")
+
+
+def verified_sources(bundle: Bundle, texts: Sequence[str], longest: int) -> list[list[int]]:
+    """Return the ids of the first SENTENCES texts; random ids make up the number."""
     rng, tokenizer = random.Random(1), bundle.src_tokenizer
     rows = [ids for text in texts[:SENTENCES] if (ids := tokenizer.encode(clean_text(text)))]
     while len(rows) < SENTENCES:
         rows.append(rng.choices(range(EOS + 1, len(tokenizer)), k=rng.randint(1, 24)))
-    longest = min(_LONGEST, (fast.positions or _FEWEST_POSITIONS) - 2)  # the tag and <EOS> also need positions
     tags = itertools.cycle([tokenizer.tag(direction.tgt) for direction in bundle.directions])
-    sources = [[*next(tags), *row[:longest]] for row in rows]
-    greedy = SearchConfig(kind="greedy")
-    results = translate_ids(bundle.model, sources, greedy), fast.translate(sources, greedy, scored=False)
-    for source, (ours,), (theirs,) in zip(sources, *results, strict=True):
-        if ours.ids != theirs.ids and _gap(bundle.model, source, ours.ids, theirs.ids) > NEAR_TIE:
-            raise UserError(f"CTranslate2: the export and torch differ on the ids {source}; it is not saved. Use torch")
+    return [[*next(tags), *row[: min(_LONGEST, longest)]] for row in rows]
 
 
 @torch.inference_mode()
-def _gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
+def gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
     """Return the difference of torch's log-probs at the first piece that differs."""
     pairs = enumerate(zip([*a, EOS], [*b, EOS], strict=False))
     first, (piece, other) = next((n, pair) for n, pair in pairs if pair[0] != pair[1])

@@ -1,0 +1,1 @@
+"""Export to Hugging Face transformers and to Argos Translate."""

@@ -1,0 +1,40 @@
+"""Export of a bundle as an .argosmodel, which Argos Translate installs."""
+
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman import bundle as bundles
+from dragoman import files
+from dragoman.errors import UserError
+from dragoman.languages import primary
+from dragoman.manifest import MANIFEST
+from dragoman.translation import export
+from dragoman.translation.ctranslate2 import export_of
+
+_NAMES = {"zh": "Chinese", "zt": "Chinese (traditional)", "en": "English", "de": "German"}  # others: their code
+
+
+def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: str = "int8") -> str:
+    """Write the export, verified as that to CTranslate2 is, and return a summary."""
+    info = bundles.load_info(folder)
+    separate = info.src_tokenizer.sha256 != info.tgt_tokenizer.sha256
+    if separate or info.src_tokenizer.tag(info.tgt):
+        setting = "data.tokenizer.vocabulary=separate" if separate else "the language tags of a model of two directions"
+        raise UserError(f"{folder}: Argos Translate does not support {setting}. Use ctranslate2")
+    summary = export.export_bundle(folder, sources, quantization=quantization)
+    from_code, to_code = ("zt" if "hant" in code.lower() else primary(code) for code in info.directions[0])
+    metadata = {"package_version": "1.0", "argos_version": "1.9.0"}
+    metadata |= {"from_code": from_code, "from_name": _NAMES.get(from_code, from_code)}
+    metadata |= {"to_code": to_code, "to_name": _NAMES.get(to_code, to_code)}
+    root = f"translate-{from_code}_{to_code}-1_0"
+    target = folder / f"{root}.argosmodel"
+    with files.replacing(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{root}/metadata.json", json.dumps(metadata, indent=2))
+        archive.write(folder / bundles.CARD, f"{root}/README.md")
+        archive.write(info.src_tokenizer.path, f"{root}/sentencepiece.model")
+        for path in sorted(export_of(folder).iterdir()):
+            if path.name != MANIFEST:
+                archive.write(path, f"{root}/model/{path.name}")
+    return f"{summary}\n{target}: {target.stat().st_size / 1e6:.1f} MB"

@@ -1,0 +1,168 @@
+"""Export of a bundle to Hugging Face transformers, and its import.
+
+config.json also holds the bundle's configuration. transformers keeps it, so a model tuned there can be loaded here.
+
+Verification: transformers loads the export as any user would. It must encode 100 sentences to the same ids as
+Dragoman, and translate them alike from one padded batch. Greedy translations may differ only after a near tie
+(translation/export.py), those of beam search only if their scores are that close.
+"""
+
+import dataclasses
+import json
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from dragoman import bundle as bundles
+from dragoman import files
+from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle, BundleInfo
+from dragoman.config import SearchConfig
+from dragoman.data.text import clean_text
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import UserError
+from dragoman.export import weights
+from dragoman.languages import primary
+from dragoman.manifest import read_json
+from dragoman.search.hypothesis import normalised
+from dragoman.search.warp import NEVER
+from dragoman.special import BOS, EOS, PAD, UNK
+from dragoman.translation import export
+from dragoman.translation.engine import score_ids, translate_ids
+
+FOLDER = "huggingface"
+_SPM = ("source.spm", "target.spm")
+_LONGEST = 60  # pieces of a verified translation
+
+
+def export_bundle(folder: Path, sources: Sequence[str] = ()) -> str:
+    """Write the export, verify it on the first `sources`, and return a summary."""
+    try:
+        import transformers
+    except ImportError:
+        raise UserError("transformers: not installed. Run `pip install 'transformers>=5.0'`") from None
+    if setting := weights.unsupported(bundles.describe(folder).model_config):
+        raise UserError(f"{folder}: neither Pegasus nor Marian of transformers supports {setting}. Use ctranslate2")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    bundle, target = bundles.load(folder), folder / FOLDER
+    name = "PegasusForConditionalGeneration" if bundle.model_config.norm == "pre" else "MarianMTModel"
+
+    def fill(new: Path) -> None:
+        _write_model(bundle, read_json(folder / CONFIG), getattr(transformers, name), new)
+        _write_tokenizer(bundle, new)
+        (new / CARD).write_text(_card(bundle, folder), encoding="utf-8")
+        _verify(bundle, new, sources)
+
+    files.replace_folder(target, fill)
+    return f"{target}: {name}; {export.SENTENCES} sentences verified against torch, greedy and beam search"
+
+
+def load(folder: Path) -> Bundle:
+    """Load an export, or else a bundle, in float32 and eval mode."""
+    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    if "model_type" not in config:
+        return bundles.load(folder)
+    if "dragoman" not in config or not (folder / WEIGHTS).is_file():
+        raise UserError(f"{folder}: not a model that scripts/export.py wrote. Use such an export, or a bundle")
+    src, tgt = (Tokenizer.load(folder / name) for name in _SPM)
+    tgt = src if src.sha256 == tgt.sha256 else tgt
+    description = bundles.description(config["dragoman"], folder / CONFIG)
+    info = BundleInfo(src_tokenizer=src, tgt_tokenizer=tgt, **vars(description))
+    model = bundles.untrained_model(info)
+    weights.load_state_dict(model, load_file(folder / WEIGHTS), folder / WEIGHTS)
+    return Bundle(model=model.eval(), **vars(info))
+
+
+def _write_model(bundle: Bundle, description: dict[str, Any], kind: Any, folder: Path) -> None:
+    config, search = bundle.model_config, bundle.search
+    shape = {name: getattr(config, name) for name in ("d_model", "dropout", "activation_dropout", "attention_dropout")}
+    for side, n_layers in (("encoder", config.n_encoder_layers), ("decoder", config.n_decoder_layers)):
+        shape |= {f"{side}_layers": n_layers, f"{side}_attention_heads": config.n_heads, f"{side}_ffn_dim": config.d_ff}
+    shape |= {"vocab_size": len(bundle.src_tokenizer), "max_position_embeddings": export.n_positions(bundle)}
+    shape |= {"activation_function": config.activation, "scale_embedding": True, "dragoman": description}
+    if config.tie != "all":
+        shape |= {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": len(bundle.tgt_tokenizer)}
+    ids = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "decoder_start_token_id": BOS}
+    model = kind(kind.config_class(**shape, **ids, forced_eos_token_id=None))
+    model.load_state_dict(weights.state_dict(bundle.model), strict=False)
+    model.tie_weights()
+    model.generation_config = type(model.generation_config)(
+        **ids,
+        max_length=search.max_length(bundle.max_length) + 1,  # <BOS> is counted
+        num_beams=search.beam_size if search.kind == "beam" else 1,
+        length_penalty=search.length_penalty,
+        early_stopping=search.length_penalty != 0,  # see search/beam.py
+        suppress_tokens=list(NEVER),
+        begin_suppress_tokens=[EOS],
+        renormalize_logits=True,
+    )
+    model.save_pretrained(folder)
+
+
+def _write_tokenizer(bundle: Bundle, folder: Path) -> None:
+    # Marian's form of a tag.
+    tags = {f"<2{to.tgt}>": f">>{to.tgt}<<" for to in bundle.directions if bundle.src_tokenizer.tag(to.tgt)}
+    separate = bundle.model_config.tie != "all"
+    names = "vocab.json", "target_vocab.json" if separate else "vocab.json"
+    for spm, name, tokenizer in zip(_SPM, names, (bundle.src_tokenizer, bundle.tgt_tokenizer), strict=True):
+        pieces = [tags.get(piece, piece) for piece in tokenizer.pieces(range(len(tokenizer)))]
+        (folder / spm).write_bytes(tokenizer.path.read_bytes())
+        (folder / name).write_text(json.dumps({piece: id for id, piece in enumerate(pieces)}), encoding="utf-8")
+    options = {"tokenizer_class": "MarianTokenizer", "source_lang": bundle.src, "target_lang": bundle.tgt}
+    options |= {"pad_token": pieces[PAD], "unk_token": pieces[UNK], "bos_token": pieces[BOS], "eos_token": pieces[EOS]}
+    more = {"separate_vocabs": separate, "extra_special_tokens": list(tags.values())}
+    # Text never becomes a special token, and is not tidied up.
+    more |= {"split_special_tokens": True, "clean_up_tokenization_spaces": False}
+    more["model_max_length"] = bundle.max_length + 2
+    (folder / "tokenizer_config.json").write_text(json.dumps(options | more, indent=2), encoding="utf-8")
+
+
+def _card(bundle: Bundle, folder: Path) -> str:
+    """Return the bundle's card for the hub, with the scores of the run."""
+    import jinja2
+
+    tests = [read_json(path) for path in sorted((folder.parent / "evaluation").glob("*/scores.json"))]
+    sections = re.split(r"(?m)^(?=## )", (folder / CARD).read_text(encoding="utf-8"))
+    languages = sorted({primary(bundle.src), primary(bundle.tgt)})
+    template = jinja2.Template(Path(__file__).with_name("card.md.j2").read_text("utf-8"), keep_trailing_newline=True)
+    return template.render(info=bundle, tests=tests, sections=sections, languages=languages)
+
+
+def _verify(bundle: Bundle, folder: Path, texts: Sequence[str]) -> None:
+    """Compare transformers with torch. Raises UserError where no tie explains it."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    with warnings.catch_warnings(action="ignore"):  # a package that only normalises punctuation is missing
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    for text in map(clean_text, texts[: export.SENTENCES]):
+        tag = bundle.src_tokenizer.tag(bundle.tgt)
+        theirs = tokenizer(f">>{bundle.tgt}<<{text}" if tag else text).input_ids
+        if theirs != [*tag, *bundle.src_tokenizer.encode(text), EOS]:
+            raise UserError(f"transformers: the export has other ids for '{text[:40]}'; it is not saved")
+    sources = export.verified_sources(bundle, texts, bundle.max_length)
+    inputs = tokenizer.pad({"input_ids": [[*source, EOS] for source in sources]}, return_tensors="pt")
+    beam = dataclasses.replace(bundle.search, kind="beam", n_best=1)
+    for search in (SearchConfig(kind="greedy", beam_size=1), beam):
+        search = dataclasses.replace(search, max_length_a=0.0, max_length_b=_LONGEST)
+        results = translate_ids(bundle.model, sources, search)
+        rows = model.generate(**inputs, num_beams=search.beam_size, max_length=_LONGEST + 1)
+        lines = tokenizer.batch_decode(rows, skip_special_tokens=True)
+        for source, (ours,), row, line in zip(sources, results, rows.tolist(), lines, strict=True):
+            theirs = row[1 : row.index(EOS) if EOS in row else None]
+            same = ours.ids == theirs or _is_tie(bundle, source, ours.ids, theirs, search)
+            if not same or line != bundle.tgt_tokenizer.decode(theirs).strip():
+                raise UserError(f"transformers: another {search.kind} translation of the ids {source}; it is not saved")
+
+
+def _is_tie(bundle: Bundle, source: list[int], a: list[int], b: list[int], search: SearchConfig) -> bool:
+    """Return whether only a near tie separates two translations."""
+    if search.kind == "greedy":
+        return export.gap(bundle.model, source, a, b) <= export.NEAR_TIE
+    totals = score_ids(bundle.model, [source, source], [a, b])
+    scores = [normalised(total, len(ids) + 1, search.length_penalty) for total, ids in zip(totals, (a, b), strict=True)]
+    return abs(scores[0] - scores[1]) <= export.NEAR_TIE
