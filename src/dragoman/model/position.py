@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config import PositionConfig
-from dragoman.errors import UserError
 
 
 class Position(nn.Module):
@@ -132,17 +131,8 @@ class Rope(Position):
     A query at m and a key at n differ in rotation by (m - n) * frequency: only the distance matters in q.k.
     """
 
-    def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
-        super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
-        self.d_head = d_model // n_heads
-        if self.d_head % 2:
-            raise UserError(
-                f"model.position.kind=rope: needs heads of an even size; model.d_model={d_model} over "
-                f"model.n_heads={n_heads} gives heads of {self.d_head}. Change n_heads"
-            )
-
     def rotate(self, q_or_k: Tensor, positions: Tensor) -> Tensor:
-        angles = _angles(positions, self.d_head, self.config.base)  # (T, d/2)
+        angles = _angles(positions, q_or_k.size(-1), self.config.base)  # (T, d/2)
         sin, cos = angles.sin().to(q_or_k.dtype), angles.cos().to(q_or_k.dtype)
         even, odd = q_or_k[..., 0::2], q_or_k[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
@@ -211,18 +201,16 @@ class _TransformerXLLayer(Position):
         self.r = nn.Linear(shared.d_model, shared.d_model, bias=False)  # W_kR
 
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        n_heads, d_head = self.u.shape
         content = self.u[:, None] @ k.transpose(-2, -1)  # (B, H, 1, T_k): the same for every query
         # Project every distance i - j once; then gather the one of each pair of tokens.
         farthest = k.size(2) - 1
         nearest = 0 if self.causal else -farthest
         distance = torch.arange(nearest, farthest + 1, device=k.device)
         r = self.r(sinusoid(distance, self.d_model, self.config.base).to(self.r.weight.dtype))
-        r = r.unflatten(-1, (n_heads, d_head)).permute(1, 2, 0)  # (H, d, distances)
+        r = r.unflatten(-1, self.u.shape).permute(1, 2, 0)  # (H, d, distances)
         by_distance = (q + self.v[:, None]) @ r  # (B, H, T_q, distances)
         pick = (-distances(q_positions, k_positions)).clamp(min=nearest) - nearest  # (T_q, T_k)
-        position = by_distance.gather(3, pick.expand(q.size(0), n_heads, -1, -1))
-        return (content + position) * self.scale
+        return (content + by_distance.gather(3, pick.expand(*q.shape[:2], -1, -1))) * self.scale
 
 
 class Alibi(Position):
