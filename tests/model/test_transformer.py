@@ -239,7 +239,6 @@ def test_each_dropout_has_its_own_switch(place, score, model, ids):
         ({"score": "scaleddot"}, "model.score=scaleddot: choose one of scaled_dot, dot, additive"),
         ({"normalization": "rmsnorm"}, "choose one of layer_norm, rms_norm"),
         ({"position": "rotary"}, "model.position.kind=rotary: choose one of none, .*rope"),
-        ({"position": "rope", "d_model": 15, "n_heads": 5}, "heads of 3. Change n_heads"),
     ],
     ids=str,
 )
