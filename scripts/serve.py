@@ -1,0 +1,53 @@
+"""Serve models by HTTP: python scripts/serve.py --model runs/zh_en
+
+Open the address that it prints: a page that translates. Programs use the interface of LibreTranslate: /translate,
+/detect, /languages and others; /openapi.json describes them. A better bundle of a running training replaces the model
+at once. Corrections sent to /suggest are kept in a JSONL file for training. Ctrl-C stops after the last answer.
+"""
+
+import socket
+import sys
+from pathlib import Path
+
+from dragoman.bundle import newest
+from dragoman.commands import cli
+from dragoman.errors import UserError
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--model", nargs="+", metavar="FOLDER", help="bundles or runs (default: the newest run)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
+    parser.add_argument("--port", type=int, default=5000, help="0 takes a free one (5000)")
+    parser.add_argument("--suggestions", default="runs/suggestions.jsonl", metavar="FILE", help="where corrections go")
+    parser.add_argument("--max-chars", type=int, default=50_000, metavar="N", help="characters of a request (50000)")
+    return parser
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    args = parser().parse(argv)
+    cli.check_at_least_one(args, "max-chars")
+    try:
+        listener = socket.create_server((args.host, args.port), backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise UserError(f"--port {args.port}: cannot listen on {args.host} ({error}). Name another port") from None
+    try:
+        import uvicorn
+
+        from dragoman.serve.app import Limits, create_app
+        from dragoman.serve.models import Models
+    except ImportError as error:
+        raise UserError(f"{error.name}: not installed. Run `pip install 'dragoman[serve]'`") from None
+    folders = args.model or [newest(Path("runs"), lambda direction: True)]
+    models = Models([Path(folder) for folder in folders])
+    app = create_app(models, Path(args.suggestions), Limits(chars=args.max_chars))
+    for model in models.models:
+        print(f"model: {model.folder} ({', '.join(map(str, model.directions))})")
+    print("http://{}:{}".format(*listener.getsockname()), flush=True)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
