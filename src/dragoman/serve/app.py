@@ -189,7 +189,7 @@ def _add_files(app: FastAPI, service: Service) -> None:
             del files[next(iter(files))]
         return {"translatedFileUrl": str(request.url_for("download_file", name=name))}
 
-    @app.get("/download_file/{name}", responses={404: {"model": wire.Error}}, response_class=Response)
+    @app.get("/download_file/{name}", responses={"4XX": {"model": wire.Error}}, response_class=Response)
     async def download_file(name: str) -> Response:
         if name not in files:
             raise HTTPException(404, "File not found")
