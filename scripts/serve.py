@@ -5,6 +5,7 @@ Open the address that it prints: a page that translates. Programs use the interf
 at once. Corrections sent to /suggest are kept in a JSONL file for training. Ctrl-C stops after the last answer.
 """
 
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--model", nargs="+", metavar="FOLDER", help="bundles or runs (default: the newest run)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     parser.add_argument("--port", type=int, default=5000, help="0 takes a free one (5000)")
+    parser.add_argument("--beam", type=int, metavar="N", help="1 is greedy, several times faster (as in the bundle)")
     parser.add_argument("--suggestions", default="runs/suggestions.jsonl", metavar="FILE", help="where corrections go")
     parser.add_argument("--max-chars", type=int, default=50_000, metavar="N", help="characters of a request (50000)")
     return parser
@@ -27,7 +29,7 @@ def parser() -> cli.Parser:
 @cli.command
 def main(argv: list[str]) -> None:
     args = parser().parse(argv)
-    cli.check_at_least_one(args, "max-chars")
+    cli.check_at_least_one(args, "max-chars", "beam")
     try:
         listener = socket.create_server((args.host, args.port), backlog=2048)
     except (OSError, OverflowError) as error:
@@ -41,10 +43,12 @@ def main(argv: list[str]) -> None:
         raise UserError(f"{error.name}: not installed. Run `pip install 'dragoman[serve]'`") from None
     folders = args.model or [newest(Path("runs"), lambda direction: True)]
     models = Models([Path(folder) for folder in folders])
-    app = create_app(models, Path(args.suggestions), Limits(chars=args.max_chars))
+    app = create_app(models, Path(args.suggestions), Limits(chars=args.max_chars), args.beam)
     for model in models.models:
         print(f"model: {model.folder} ({', '.join(map(str, model.directions))})")
     print("http://{}:{}".format(*listener.getsockname()), flush=True)
+    # uvicorn repeats a signal when the last request is finished; SIGTERM would then end Python at once.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)
     uvicorn.Server(config).run(sockets=[listener])
 

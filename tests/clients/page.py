@@ -9,7 +9,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect, sync_playwright
 
 
-def use(page: Page, folder: Path) -> None:
+def use(page: Page, folder: Path, axe: Path | None) -> None:
     """Type, translate, look at pieces and search, correct, swap."""
     page.get_by_label("Text to translate").press_sequentially("你好")
     output = page.locator("#output")
@@ -29,6 +29,8 @@ def use(page: Page, folder: Path) -> None:
     expect(page.locator("#thanks")).to_contain_text("Kept")
     assert page.locator("#curl").inner_text().startswith("curl http")
     page.screenshot(path=folder / "light.png", full_page=True)
+    if axe:
+        check_accessibility(page, axe)
     translation = output.inner_text()
     page.get_by_label("Swap languages").click()
     expect(page.get_by_label("Text to translate")).to_have_value(translation)
@@ -57,7 +59,7 @@ def main(url: str, folder: Path, axe: Path | None) -> None:
             lambda request: messages.append(request.url) if not request.url.startswith((url, "data:")) else None,
         )
         page.goto(url)
-        use(page, folder)
+        use(page, folder, axe)
         for theme in ("light", "dark"):
             page.get_by_role("button", name="Theme").click()
             assert page.evaluate("document.documentElement.dataset.theme") == theme

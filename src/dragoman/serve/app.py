@@ -72,8 +72,11 @@ class LimitMiddleware:
             self.n_waiting -= 1
 
 
-def create_app(models: Models, suggestions: Path, limits: Limits = Limits()) -> FastAPI:
-    """Return the application; `suggestions` is the file that /suggest writes."""
+def create_app(models: Models, suggestions: Path, limits: Limits = Limits(), beam: int | None = None) -> FastAPI:
+    """Return the application; `suggestions` is the file that /suggest writes.
+
+    `beam` replaces the beam size of the bundles.
+    """
 
     async def watch() -> None:
         while True:
@@ -96,7 +99,7 @@ def create_app(models: Models, suggestions: Path, limits: Limits = Limits()) -> 
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=headers)
     for kind in (AnyHTTPException, UserError, Exception):
         app.add_exception_handler(kind, error_answer)
-    service = Service(models, suggestions, limits.chars)
+    service = Service(models, suggestions, limits.chars, beam)
     _add_information(app, service)
     _add_translation(app, service)
     _add_files(app, service)

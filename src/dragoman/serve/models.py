@@ -55,26 +55,25 @@ class Model:
                 raise UserError(f"{self.folder}: the bundle is gone")
             self._use(load(self.folder))
             self.error = ""
-        except (UserError, OSError, ValueError) as error:
+        except Exception as error:  # whatever is in the folder, the server goes on
             self.error = f"{error}. The model loaded before stays in use"
             log.warning("warning: %s", self.error)
 
     def _use(self, translator: Translator) -> None:
-        scores = translator.bundle.meta.get("validation") or {}
+        way, scores = translator.bundle.directions[0], translator.bundle.meta.get("validation") or {}
         entry: dict[str, Any] = {key: scores[key] for key in ("step", "bleu") if key in scores}
-        for direction in translator.bundle.directions[:1]:
-            if sample := SAMPLES.get(codes.short(direction.src)):
-                entry |= {"source": sample, "translation": translator.translate([sample])[0].text}
+        if sample := SAMPLES.get(codes.short(translator.bundle.src)):
+            entry |= {"source": sample, "translation": translator.translate([sample], direction=str(way))[0].text}
         self.translator = translator  # the next batch uses it
         self.history.append(entry)
 
     def _version(self) -> tuple[int, ...] | None:
-        """Return what tells one bundle from the next, or None if there is no bundle."""
+        """Return numbers that differ from bundle to bundle, or None without a bundle."""
         try:
-            found = (bundles.locate(self.folder) / MANIFEST).stat()
+            status = (bundles.locate(self.folder) / MANIFEST).stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 class Models:

@@ -29,8 +29,8 @@ TRADITIONAL = "traditional characters: the model knows Chinese without a script"
 class Service:
     """The work behind the endpoints; `suggestions` is the file of corrections."""
 
-    def __init__(self, models: Models, suggestions: Path, max_chars: int) -> None:
-        self.models, self.suggestions, self.max_chars = models, suggestions, max_chars
+    def __init__(self, models: Models, suggestions: Path, max_chars: int, beam: int | None) -> None:
+        self.models, self.suggestions, self.max_chars, self.beam = models, suggestions, max_chars, beam
         self.batches = Batches(self._run)
 
     async def translate(self, request: wire.Translate, *, limited: bool = True) -> dict[str, Any]:
@@ -120,8 +120,8 @@ class Service:
         way, n_best = options
         translator = self.models.translator(way)
         search = translator.bundle.search
-        if n_best > 1:
-            beam_size = max(search.beam_size, n_best)
+        if self.beam or n_best > 1:
+            beam_size = max(self.beam or search.beam_size, n_best)
             search = dataclasses.replace(search, kind="beam", beam_size=beam_size, n_best=n_best)
         return translator.translate(texts, search, direction=str(way), scored=False)
 
