@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.datastructures import UploadFile
@@ -145,31 +145,21 @@ def _add_information(app: FastAPI, service: Service) -> None:
 
 
 def _add_translation(app: FastAPI, service: Service) -> None:
-    def post(path: str, kind: type) -> Any:
-        options: dict[str, Any] = {"responses": ERRORS, "openapi_extra": wire.documented(kind)}
-        return app.post(path, response_model_exclude_none=True, **options)
+    def add(path: str, kind: type, answer: Any, work: Callable[[Any], Awaitable[Any]]) -> None:
+        async def endpoint(request: Request) -> Any:
+            return await work(wire.parse(kind, await wire.values(request)))
 
-    @post("/translate", wire.Translate)
-    async def translate(request: Annotated[wire.Translate, Depends(wire.reader(wire.Translate))]) -> wire.Translated:
-        return wire.Translated(**await service.translate(request))
+        options: dict[str, Any] = {"response_model": answer, "response_model_exclude_none": True, "responses": ERRORS}
+        app.post(path, name=path, openapi_extra=wire.documented(kind), **options)(endpoint)
 
-    @post("/detect", wire.Detect)
-    async def detect(request: Annotated[wire.Detect, Depends(wire.reader(wire.Detect))]) -> list[wire.Detected]:
-        service.check_length(request.q)
-        return codes.detect(request.q, service.models.languages)
+    def alone(function: Callable[..., Any]) -> Callable[[Any], Awaitable[Any]]:
+        return lambda request: service.batches.alone(function, service, request)
 
-    @post("/suggest", wire.Suggest)
-    async def suggest(request: Annotated[wire.Suggest, Depends(wire.reader(wire.Suggest))]) -> dict[str, bool]:
-        service.suggest(request)
-        return {"success": True}
-
-    @post("/explain", wire.Languages)
-    async def explain(request: Annotated[wire.Languages, Depends(wire.reader(wire.Languages))]) -> dict[str, Any]:
-        return await service.batches.alone(explained.explain, service, request)
-
-    @post("/trace", wire.Trace)
-    async def trace(request: Annotated[wire.Trace, Depends(wire.reader(wire.Trace))]) -> dict[str, Any]:
-        return await service.batches.alone(explained.trace, service, request)
+    add("/translate", wire.Translate, wire.Translated, service.translate)
+    add("/detect", wire.Detect, list[wire.Detected], service.detect)
+    add("/suggest", wire.Suggest, dict[str, bool], service.suggest)
+    add("/explain", wire.Languages, dict[str, Any], alone(explained.explain))
+    add("/trace", wire.Trace, dict[str, Any], alone(explained.trace))
 
 
 def _add_files(app: FastAPI, service: Service) -> None:

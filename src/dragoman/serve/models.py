@@ -15,7 +15,7 @@ from typing import Any
 
 from dragoman import bundle as bundles
 from dragoman.errors import UserError
-from dragoman.languages import Direction, reads
+from dragoman.languages import Direction
 from dragoman.manifest import MANIFEST, verify
 from dragoman.serve import codes
 from dragoman.translation.ctranslate2 import export_of, made_of
@@ -94,16 +94,6 @@ class Models:
         """The languages of all models, sources first."""
         sources, targets = zip(*self.directions, strict=True)
         return list(dict.fromkeys((*sources, *targets)))
-
-    def find(self, source: str, target: str) -> Direction | None:
-        """Return the direction between two codes, None if no model has it."""
-        wanted = codes.short(source), codes.short(target)
-        return next((way for way in self.directions if tuple(map(codes.short, way)) == wanted), None)
-
-    def guess(self, text: str, target: str) -> Direction | None:
-        """Return a direction to `target` whose source has the script of the text."""
-        ways = [way for way in self.directions if codes.short(way.tgt) == codes.short(target)]
-        return next((way for way in ways if reads(way.src, text)), None)
 
     def translator(self, direction: Direction) -> Translator:
         """Return the translator of a direction, as it is now."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastapi import HTTPException
 
-from dragoman.languages import Direction
+from dragoman.languages import Direction, reads
 from dragoman.serve import codes, wire
 from dragoman.serve.batches import Batches
 from dragoman.serve.models import Models
@@ -69,23 +69,29 @@ class Service:
             warnings.append(TRADITIONAL)
         return list(dict.fromkeys(ranks)), list(dict.fromkeys(warnings))
 
+    async def detect(self, request: wire.Detect) -> list[wire.Detected]:
+        """Return the answer of /detect."""
+        self.check_length(request.q)
+        return codes.detect(request.q, self.models.languages)
+
     def direction(self, source: str, target: str, text: str) -> Direction | None:
         """Return the direction for a text, None if it is in the target language already."""
         known = {codes.short(language) for language in self.models.languages}
         for code in (source, target):
             if codes.short(code) not in known and (code, code) != (source, "auto"):
                 raise HTTPException(400, f"{code[:40]} is not supported")
+        ways = [way for way in self.models.directions if codes.short(way.tgt) == codes.short(target)]
         if source == "auto":
-            if way := self.models.guess(text, target):
-                return way
+            fitting = [way for way in ways if reads(way.src, text)]
             source = codes.detect(text, self.models.languages)[0].language
-        way = self.models.find(source, target)
-        if way is None and codes.short(source) != codes.short(target):
+        else:
+            fitting = [way for way in ways if codes.short(way.src) == codes.short(source)]
+        if not fitting and codes.short(source) != codes.short(target):
             to, of = (f"{codes.name(code)} ({code})" for code in (target, source))
             raise HTTPException(400, f"{to} is not available as a target language from {of}")
-        return way
+        return fitting[0] if fitting else None
 
-    def suggest(self, request: wire.Suggest) -> None:
+    async def suggest(self, request: wire.Suggest) -> dict[str, bool]:
         """Append a correction to the file, as a row that training reads."""
         self.check_length(request.q, request.s)
         way = self.direction(request.source, request.target, request.q)
@@ -95,6 +101,7 @@ class Service:
         self.suggestions.parent.mkdir(parents=True, exist_ok=True)
         with self.suggestions.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        return {"success": True}
 
     def check_length(self, *texts: str) -> None:
         """Raise the error for texts that are too long together."""

@@ -4,7 +4,6 @@ Parameters of a POST come as JSON, form or query string. Errors are {"error": te
 """
 
 import json
-from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import HTTPException, Request
@@ -63,15 +62,6 @@ class Language(BaseModel):
 
 
 Kind = TypeVar("Kind", bound=BaseModel)
-
-
-def reader(kind: type[Kind]) -> Callable[[Request], Any]:
-    """Return a dependency that reads the parameters of a request as `kind`."""
-
-    async def read(request: Request) -> Kind:
-        return parse(kind, await values(request))
-
-    return read
 
 
 def parse(kind: type[Kind], values: dict[str, Any]) -> Kind:
