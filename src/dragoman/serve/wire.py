@@ -16,23 +16,23 @@ JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
 class Detect(BaseModel):
-    q: Text
+    q: Text = Field(examples=["你好"])
     api_key: str = ""
 
 
 class Languages(Detect):
-    source: Text = Field(description="language code, or auto for /translate and /translate_file")
-    target: Text
+    source: Text = Field(examples=["auto"], description="language code, or auto")
+    target: Text = Field(examples=["en"])
 
 
 class Translate(Languages):
-    q: Text | Annotated[list[str], Field(min_length=1)]  # type: ignore[assignment]
+    q: Text | Annotated[list[str], Field(min_length=1)] = Field(examples=["你好"])  # type: ignore[assignment]
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(0, ge=0, le=MOST_ALTERNATIVES)
 
 
 class Suggest(Languages):
-    s: Text = Field(description="the correct translation of q")
+    s: Text = Field(examples=["Hi"], description="the correct translation of q")
 
 
 class Trace(Languages):
