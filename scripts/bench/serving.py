@@ -19,16 +19,15 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
-from report import machine, markdown
+from tables import machine, markdown
 
-from dragoman.commands.cli import Parser, check_at_least_one, command
+from dragoman.commands.cli import Parser, command
 from dragoman.data.lines import lines
 from dragoman.errors import UserError
 from dragoman.files import shipped
 
 SERVER = Path(__file__).parents[1] / "serve.py"
 CLIENTS = (1, 16, 64)
-Translate = Callable[[Any], Any]  # a text, or a list of texts
 
 
 @command
@@ -39,7 +38,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--sentences", type=int, default=500, metavar="N", help="how many (500)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="turns of each server (3)")
     args = parser.parse(argv)
-    check_at_least_one(args, "sentences", "rounds")
     path = shipped("data/phrasebook/written") / "train.jsonl.gz"
     texts = list(dict.fromkeys(json.loads(line)["translation"]["zh"] for line in lines(path)))[: args.sentences]
     with served(args.model) as url:
@@ -76,7 +74,6 @@ def measure(url: str, texts: Sequence[str]) -> dict[str, float]:
     begin = time.perf_counter()
     together = translate(texts)
     of_list = time.perf_counter() - begin
-    assert len(together) == len(texts)
     begin = time.perf_counter()
     alone = [translate(text) for text in texts]
     one_by_one = time.perf_counter() - begin
@@ -108,8 +105,8 @@ def timed(url: str, texts: Sequence[str], share: Sequence[int]) -> list[tuple[in
     return results
 
 
-def client(url: str) -> Translate:
-    """Return a function that translates over one connection."""
+def client(url: str) -> Callable[[Any], Any]:
+    """Return a function that translates a text, or a list, over one connection."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
 
     def translate(q: Any) -> Any:

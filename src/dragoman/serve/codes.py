@@ -1,4 +1,4 @@
-"""Language codes of LibreTranslate's clients, their names, and detection by script.
+"""Language codes of LibreTranslate's clients, names, and detection by script.
 
 Clients write Chinese as zh, zh-Hans, zh_hans, zh-CN, zt, cmn and so on. A code matches a model's language if both have
 the same primary code; the script is only compared for a warning.
