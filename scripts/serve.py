@@ -8,11 +8,13 @@ at once. Corrections sent to /suggest are kept in a JSONL file for training. Ctr
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
-from dragoman.bundle import newest
+from dragoman.bundle import locate, newest
 from dragoman.commands import cli
 from dragoman.errors import UserError
+from dragoman.manifest import MANIFEST
 
 
 def parser() -> cli.Parser:
@@ -43,8 +45,10 @@ def main(argv: list[str]) -> None:
         from dragoman.serve.models import Models
     except ImportError as error:
         raise UserError(f"{error.name}: not installed. Run `pip install 'dragoman[serve]'`") from None
-    folders = args.model or [newest(Path("runs"), lambda direction: True)]
-    models = Models([Path(folder) for folder in folders])
+    folders = [Path(folder) for folder in args.model or [newest(Path("runs"), lambda direction: True)]]
+    for folder in folders:
+        wait_for_bundle(folder)
+    models = Models(folders)
     app = create_app(models, Path(args.suggestions), Limits(chars=args.max_chars), args.beam)
     for model in models.models:
         print(f"model: {model.folder} ({', '.join(map(str, model.directions))})")
@@ -53,6 +57,14 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def wait_for_bundle(run: Path) -> None:
+    """Wait for the first validation of a training that has just begun."""
+    if (run / "config.yaml").exists() and not locate(run).joinpath(MANIFEST).exists():
+        print(f"{run}: waiting for the first validation of its training (Ctrl-C stops)", flush=True)
+        while run.exists() and not locate(run).joinpath(MANIFEST).exists():
+            time.sleep(1)
 
 
 if __name__ == "__main__":
