@@ -31,6 +31,7 @@ if [ -x /usr/bin/chromium ]; then
 else
   echo "chromium: not installed, the page was left out"
 fi
+cd "$home/files"  # schemathesis leaves its own files there
 "$home/py/bin/schemathesis" run "$url/openapi.json" --max-time "${FUZZ:-120}" --checks \
   not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,unsupported_method
 kill $server && wait $server && echo "the server stopped with exit code 0"

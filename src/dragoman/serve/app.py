@@ -107,7 +107,7 @@ def create_app(models: Models, suggestions: Path, limits: Limits = Limits(), bea
 
 
 async def error_answer(request: Request, error: Exception) -> JSONResponse:
-    """Return {"error": text} for any error; those without a text of their own are bugs."""
+    """Return {"error": text} for any error; other texts than ours are not shown."""
     if isinstance(error, AnyHTTPException):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
     text, code = (str(error), 400) if isinstance(error, UserError) else ("Internal server error", 500)

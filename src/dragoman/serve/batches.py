@@ -27,7 +27,7 @@ class Batches:
         self._thread = ThreadPoolExecutor(1, "engine")
 
     async def translate(self, options: Hashable, texts: Sequence[str]) -> list[Any]:
-        """Return one result per text. Raises the error of a text that cannot be translated."""
+        """Return one result per text. Raises the first error of these texts."""
         loop = asyncio.get_running_loop()
         waiting = [(text, loop.create_future()) for text in texts]
         if options not in self._queues and waiting:

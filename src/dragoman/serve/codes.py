@@ -29,7 +29,7 @@ def is_traditional(code: str) -> bool:
 
 
 def spellings(language: str) -> list[str]:
-    """Return the codes listed for a language: current clients read the first, older ones the second."""
+    """Return the codes listed for a language; older clients read the second."""
     if primary(language) != "zh":
         return [primary(language)]
     return ["zh-Hant", "zt"] if is_traditional(language) else ["zh-Hans", "zh"]
@@ -41,9 +41,10 @@ def name(code: str) -> str:
 
 
 def detect(text: str, languages: Sequence[str]) -> list[Detected]:
-    """Return the languages of a text by its script, with confidences of 0 to 100, best first.
+    """Return the languages of a text by its script, best first.
 
-    The confidence is the share of letters in the language's script, divided among the languages with this script.
+    The confidence, 0 to 100, is the share of letters in the language's script, divided among the languages of this
+    script.
     """
     letters = [letter for letter in text[:_SAMPLE] if letter.isalpha()]
     fits = [[language for language in languages if reads(language, letter)] for letter in letters]

@@ -16,7 +16,7 @@ MOST_PIECES = 80  # of a traced sentence; the answer grows with the square
 
 
 def explain(service: Service, request: wire.Languages) -> dict[str, Any]:
-    """Return pieces, probabilities of target pieces, and attention of the first sentences.
+    """Return pieces, their probabilities, and attention of the first sentences.
 
     The attention is the mean over the heads of the last layer, by target piece, then source piece.
     """
@@ -49,7 +49,7 @@ def explain(service: Service, request: wire.Languages) -> dict[str, Any]:
 
 
 def trace(service: Service, request: wire.Trace) -> dict[str, Any]:
-    """Return each step of greedy or beam search for the first sentence; see explain/trace.py."""
+    """Return the search for the first sentence, as in explain/trace.py."""
     translator, way, parts = _sentences(service, request)
     if len(parts[0].ids) > MOST_PIECES:
         raise HTTPException(400, f"Invalid request: the sentence has more than {MOST_PIECES} pieces. Shorten it")
@@ -58,7 +58,7 @@ def trace(service: Service, request: wire.Trace) -> dict[str, Any]:
 
 
 def _sentences(service: Service, request: wire.Languages) -> tuple[Translator, str, list[Sentence]]:
-    """Return the translator, the direction, and the sentences of the text that are translated."""
+    """Return the translator, the direction, and the sentences to translate."""
     service.check_length(request.q)
     way = service.direction(request.source, request.target, request.q)
     if way is None:

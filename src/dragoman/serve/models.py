@@ -101,7 +101,10 @@ class Models:
 
 
 def load(folder: Path) -> Translator:
-    """Load a copy of the bundle of `folder`, with an export; the copy ends with the translator."""
+    """Load a private copy of the bundle of `folder`, with an export.
+
+    The copy is deleted together with the translator.
+    """
     copy = Path(tempfile.mkdtemp(prefix="dragoman-"))
     try:
         bundles.load_info(folder)

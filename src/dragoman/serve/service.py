@@ -23,7 +23,7 @@ from dragoman.translation.translator import Translation
 
 _TAG = re.compile(r"(<[^<>]*>)")
 _VERBATIM = re.compile(r"<(script|style)\b", re.IGNORECASE)  # their content is no text
-TRADITIONAL = "traditional characters: the model knows Chinese without a script"
+TRADITIONAL = "traditional Chinese: the model makes no difference between the scripts"
 
 
 class Service:
@@ -134,7 +134,10 @@ class Service:
 
 
 def split(text: str, is_html: bool) -> Iterator[tuple[str, str]]:
-    """Divide a text into pairs: what stays as it is, and a line to translate after it, or ""."""
+    """Divide a text into pairs: a part that stays, and the line to translate after it.
+
+    The line is "" where nothing is to be translated.
+    """
     verbatim = ""  # the closing tag that ends a script
     for number, part in enumerate(_TAG.split(text) if is_html else [text]):
         if number % 2:
