@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev train translate test test-all coverage check smoke prove-resume audit bench clean
+.PHONY: help setup setup-dev train translate serve test test-all test-clients coverage check smoke prove-resume audit bench clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -36,7 +36,7 @@ $(STAMP):
 	@$(PY) -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("torch"))' || \
 	  $(INSTALL) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	@$(INSTALL) setuptools
-	@$(INSTALL) --no-build-isolation -e '.[export]'
+	@$(INSTALL) --no-build-isolation -e '.[export,serve]'
 	@rm -f $(VENV)/installed-* && touch $@
 
 $(DEV_STAMP): $(STAMP)
@@ -51,11 +51,17 @@ translate: $(STAMP)  ## translate with the newest model: make translate TEXT="�
 	@test -n "$$TEXT" || { echo 'error: say what to translate: make translate TEXT="好久不见"' >&2; exit 2; }
 	@$(PY) translate.py -- "$$TEXT"
 
+serve: $(STAMP)  ## serve the newest model: a page and LibreTranslate's interface (ARGS="--port 8000")
+	@$(PY) scripts/serve.py $(ARGS)
+
 test: $(DEV_STAMP)  ## run the fast tests: two minutes
 	@$(PY) -m pytest -m "not slow and not gpu"
 
 test-all: $(DEV_STAMP)  ## run every test
 	@$(PY) -m pytest
+
+test-clients: $(STAMP)  ## run real clients against the server, in environments of their own (minutes, needs the network)
+	@PYTHON=$(abspath $(PY)) bash tests/clients/run.sh
 
 coverage: $(DEV_STAMP)  ## run the fast tests; fail where they reach less than 92 % of the package's lines
 	@OC_CAUSE=0 $(PY) -m pytest -m "not slow and not gpu" --cov=dragoman --cov-report=term:skip-covered --cov-fail-under=92

@@ -26,7 +26,7 @@ LAYERS: list[set[str]] = [
     {"export"},
     {"training"},
     {"evaluation", "doctor"},
-    {"commands"},
+    {"commands", "serve"},
 ]
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
 

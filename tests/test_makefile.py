@@ -70,7 +70,7 @@ def test_another_python_is_refused_in_one_line(checkout: Checkout) -> None:
 def test_developers_get_more_than_users(checkout: Checkout) -> None:
     checkout.make("setup")
     installs = checkout.calls("pip install")
-    assert [line for line in installs if "-e .[export]" in line]
+    assert [line for line in installs if "-e .[export,serve]" in line]
     assert all("-c constraints.txt" in line and "-e .[dev]" not in line for line in installs)
     checkout.make("setup-dev")
     assert checkout.calls("-e .[dev]")

@@ -30,6 +30,9 @@ MODULES = {
     "datasets": {"datasets", "huggingface_hub"},
     "matplotlib": {"matplotlib", "cycler"},
     "pyyaml": {"yaml"},
+    "fastapi": {"fastapi", "starlette", "pydantic"},
+    "uvicorn": {"fastapi"},
+    "python-multipart": {"fastapi"},
 }
 
 
@@ -82,7 +85,7 @@ def imported() -> set[str]:
 
 
 def test_dependencies_are_what_the_package_imports() -> None:
-    extras = ("opencc", "vectors", "export", "huggingface")
+    extras = ("opencc", "vectors", "export", "huggingface", "serve")
     user = [*PROJECT["dependencies"], *(text for name in extras for text in EXTRAS[name])]
     names = [canonicalize_name(Requirement(text).name) for text in user]
     modules = [MODULES.get(name, {name}) for name in names]

@@ -1,0 +1,71 @@
+"""Serve models by HTTP: python scripts/serve.py --model runs/zh_en
+
+Open the address that it prints: a page that translates. Programs use the interface of LibreTranslate: /translate,
+/detect, /languages and others; /openapi.json describes them. A better bundle of a running training replaces the model
+at once. Corrections sent to /suggest are kept in a JSONL file for training. Ctrl-C stops after the last answer.
+"""
+
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from dragoman.bundle import locate, newest
+from dragoman.commands import cli
+from dragoman.errors import UserError
+from dragoman.manifest import MANIFEST
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--model", nargs="+", metavar="FOLDER", help="bundles or runs (default: the newest run)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
+    parser.add_argument("--port", type=int, default=5000, help="0 takes a free one (5000)")
+    parser.add_argument("--beam", type=int, metavar="N", help="1 is greedy, several times faster (as in the bundle)")
+    parser.add_argument("--suggestions", default="runs/suggestions.jsonl", metavar="FILE", help="where corrections go")
+    parser.add_argument("--max-chars", type=int, default=50_000, metavar="N", help="characters of a request (50000)")
+    return parser
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    args = parser().parse(argv)
+    cli.check_at_least_one(args, "max-chars", "beam")
+    try:
+        listener = socket.create_server((args.host, args.port), backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise UserError(f"--port {args.port}: cannot listen on {args.host} ({error}). Name another port") from None
+    # Connections inherit it. asyncio sets it only on sockets that it made; without it an answer takes 40 ms more.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        import uvicorn
+
+        from dragoman.serve.app import Limits, create_app
+        from dragoman.serve.models import Models
+    except ImportError as error:
+        raise UserError(f"{error.name}: not installed. Run `pip install 'dragoman[serve]'`") from None
+    folders = [Path(folder) for folder in args.model or [newest(Path("runs"), lambda direction: True)]]
+    for folder in folders:
+        wait_for_bundle(folder)
+    models = Models(folders)
+    app = create_app(models, Path(args.suggestions), Limits(chars=args.max_chars), args.beam)
+    for model in models.models:
+        print(f"model: {model.folder} ({', '.join(map(str, model.directions))})")
+    print("http://{}:{}".format(*listener.getsockname()), flush=True)
+    # uvicorn repeats a signal when the last request is finished; SIGTERM would then end Python at once.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def wait_for_bundle(run: Path) -> None:
+    """Wait for the first validation of a training that has just begun."""
+    if (run / "config.yaml").exists() and not locate(run).joinpath(MANIFEST).exists():
+        print(f"{run}: waiting for the first validation of its training (Ctrl-C stops)", flush=True)
+        while run.exists() and not locate(run).joinpath(MANIFEST).exists():
+            time.sleep(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

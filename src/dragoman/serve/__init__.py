@@ -1,0 +1,1 @@
+"""HTTP server with the interface of LibreTranslate, and its page."""

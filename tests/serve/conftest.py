@@ -1,0 +1,41 @@
+"""The golden model behind a test client. It translates by torch: an export would take seconds."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from dragoman.serve import models
+from dragoman.serve.app import Limits, create_app
+from dragoman.serve.models import Models
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "bundle"
+
+
+@pytest.fixture(scope="session")
+def golden_models() -> Iterator[Models]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "export", lambda copy: None)
+        yield Models([GOLDEN])
+
+
+@pytest.fixture
+def serve(golden_models: Models, tmp_path: Path) -> Iterator[Callable[..., TestClient]]:
+    """serve(**limits): a client of a server, which keeps suggestions in suggestions.jsonl of tmp_path."""
+    clients: list[TestClient] = []
+
+    def serve(**limits: Any) -> TestClient:
+        app = create_app(golden_models, tmp_path / "suggestions.jsonl", Limits(**limits))
+        clients.append(TestClient(app, raise_server_exceptions=False).__enter__())
+        return clients[-1]
+
+    yield serve
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(serve: Callable[..., TestClient]) -> TestClient:
+    return serve()

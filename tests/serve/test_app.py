@@ -1,0 +1,165 @@
+"""The endpoints: LibreTranslate's interface as clients read it, and limits."""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from dragoman.data.readers import Columns, read_arrow
+from dragoman.serve.app import PAGE
+from dragoman.serve.models import Models
+
+HELLO = {"q": "你好", "source": "zh", "target": "en"}
+
+
+def test_json_form_and_query_string_give_the_same(client: TestClient) -> None:
+    answers = [client.post("/translate", **{way: HELLO}) for way in ("json", "data", "params")]
+    answers.append(client.post("/translate", files={"x": b""}, data=HELLO))
+    unescaped = "q=你好&source=zh&target=en".encode()  # as curl -d sends it
+    answers.append(
+        client.post("/translate", content=unescaped, headers={"Content-Type": "application/x-www-form-urlencoded"})
+    )
+    assert {answer.text for answer in answers} == {'{"translatedText":"Hello"}'}
+
+
+def test_spellings_of_chinese_are_accepted(client: TestClient) -> None:
+    for code in ("zh", "ZH", "zh-Hans", "zh_hans", "zh-CN", "zh-SG", "cmn", "chi", "zho"):
+        assert client.post("/translate", json=HELLO | {"source": code}).json() == {"translatedText": "Hello"}, code
+    for code in ("zt", "zh-Hant", "zh-TW", "zh_HK"):
+        answer = client.post("/translate", json=HELLO | {"source": code}).json()
+        assert answer["translatedText"] == "Hello"
+        assert "traditional" in answer["warnings"][0]
+
+
+def test_lists_keep_their_number_and_order(client: TestClient) -> None:
+    texts = ["你好", "", "谢谢", "…"]
+    by_json = client.post("/translate", json=HELLO | {"q": texts}).json()
+    assert by_json == client.post("/translate", data=HELLO | {"q": texts}).json()  # repeated fields
+    single = [client.post("/translate", json=HELLO | {"q": text}).json() for text in ("你好", "谢谢")]
+    assert by_json["translatedText"] == [single[0]["translatedText"], "", single[1]["translatedText"], "…"]
+    assert client.post("/translate", json=HELLO | {"q": ["你好"]}).json()["translatedText"] == ["Hello"]
+
+
+def test_auto_detects_each_text(client: TestClient) -> None:
+    answer = client.post("/translate", json={"q": ["你好", "Hello"], "source": "auto", "target": "en"}).json()
+    assert answer["translatedText"] == ["Hello", "Hello"]
+    assert [each["language"] for each in answer["detectedLanguage"]] == ["zh-Hans", "en"]
+    assert client.post("/detect", json={"q": "你好"}).json() == [{"confidence": 100.0, "language": "zh-Hans"}]
+    assert client.post("/detect", json={"q": "123"}).json() == [{"confidence": 0.0, "language": "en"}]
+
+
+def test_alternatives_differ_from_the_best(client: TestClient) -> None:
+    answer = client.post("/translate", data=HELLO | {"alternatives": "3"}).json()
+    every = [answer["translatedText"], *answer["alternatives"]]
+    assert 2 <= len(every) == len(set(every)) <= 4
+
+
+def test_white_space_and_tags_stay(client: TestClient) -> None:
+    hello = client.post("/translate", json=HELLO | {"q": "\n 你好\r\n\n\t谢谢\n"}).json()["translatedText"]
+    assert re.fullmatch(r"\n Hello\r\n\n\t\S.*\n", hello)
+    html = "<p class='你好'>你好<br/>\n<script>'你好'</script> a &lt; b</p>"
+    answer = client.post("/translate", json=HELLO | {"q": html, "format": "html"}).json()["translatedText"]
+    assert answer.startswith("<p class='你好'>Hello<br/>\n<script>'你好'</script> ")
+    assert re.search(r"<[^/pbs]", answer) is None
+
+
+ERRORS: list[tuple[Any, str]] = [
+    ({}, "Invalid request: missing q parameter"),
+    (HELLO | {"q": ""}, "Invalid request: missing q parameter"),
+    ({"q": "x", "target": "en"}, "Invalid request: missing source parameter"),
+    ({"q": "x", "source": "zh"}, "Invalid request: missing target parameter"),
+    (HELLO | {"source": "zz"}, "zz is not supported"),
+    (HELLO | {"target": "auto"}, "auto is not supported"),
+    (HELLO | {"format": "xx"}, "xx format is not supported"),
+    (HELLO | {"alternatives": "x"}, "Invalid request: alternatives parameter is not a number"),
+    (HELLO | {"alternatives": 99}, "Invalid request: alternatives parameter must be <= 9"),
+    (HELLO | {"q": {"a": 1}}, "Invalid request: q parameter is not valid"),
+    (HELLO | {"q": "x" * 101}, "Invalid request: request (101) exceeds text limit (100)"),
+    (["你好"], "Invalid request: the body is not a JSON object"),
+]
+
+
+def test_errors_have_the_words_of_libretranslate(serve: Callable[..., TestClient]) -> None:
+    client = serve(chars=100)
+    for body, text in ERRORS:
+        answer = client.post("/translate", json=body)
+        assert (answer.status_code, answer.json()) == (400, {"error": text})
+
+
+def test_any_bytes_give_an_error_in_our_shape(client: TestClient) -> None:
+    bodies = (b"\xff\xfe", b"[" * 100_000, b'{"q": "\\ud800", "source": "zh", "target": "en"}', b"")
+    kinds = ("application/json", "multipart/form-data", "multipart/form-data; boundary=x", "text/plain", "\xff")
+    paths = ("/translate", "/detect", "/suggest", "/explain", "/trace", "/translate_file")
+    for path, body, kind in ((path, body, kind) for path in paths for body in bodies for kind in kinds):
+        answer = client.post(path, content=body, headers={"Content-Type": kind.encode("latin-1")})
+        assert (answer.status_code, list(answer.json())) == (400, ["error"]), (path, body[:9], kind)
+    for answer, code in ((client.get("/translate"), 405), (client.get("/nothing"), 404)):
+        assert (answer.status_code, list(answer.json())) == (code, ["error"])
+
+
+def test_limits_on_body_time_and_waiting(serve: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert serve(body=100).post("/translate", json=HELLO | {"q": "x" * 101}).status_code == 413
+    assert serve(waiting=0).post("/translate", json=HELLO).status_code == 429
+    monkeypatch.setattr("dragoman.serve.service.Service._run", lambda self, options, texts: time.sleep(0.2))
+    assert serve(seconds=0.05).post("/translate", json=HELLO).status_code == 503
+
+
+def test_a_broken_engine_is_an_error_of_the_server(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Models, "translator", lambda self, direction: None)
+    answer = client.post("/translate", json=HELLO)
+    assert (answer.status_code, answer.json()) == (500, {"error": "Internal server error"})
+    monkeypatch.undo()
+    assert client.post("/translate", json=HELLO).status_code == 200
+
+
+def test_a_file_is_translated_and_downloaded(client: TestClient) -> None:
+    url = client.post("/translate_file", data=HELLO, files={"file": ("a.txt", "你好\n\n谢谢\n".encode())}).json()[
+        "translatedFileUrl"
+    ]
+    answer = client.get(url)
+    assert answer.text.startswith("Hello\n\n")
+    assert "attachment" in answer.headers["Content-Disposition"]
+    assert client.get("/download_file/../app.py").status_code == 404
+    assert client.post("/translate_file", data=HELLO, files={"file": ("a.pdf", b"x")}).status_code == 400
+
+
+def test_training_reads_suggestions(client: TestClient, tmp_path: Path) -> None:
+    for row in ({"q": "你好", "s": "Hi", "source": "zh"}, {"q": "Bye", "s": "再见", "source": "auto"}):
+        target = "en" if row["s"] == "Hi" else "zh"
+        assert client.post("/suggest", data=row | {"target": target}).json() == {"success": True}
+    (rows,) = read_arrow(tmp_path / "suggestions.jsonl", Columns("zh", "en", "suggestions"))
+    assert (rows.src, rows.tgt) == (["你好", "再见"], ["Hi", "Bye"])
+
+
+def test_information_for_clients(client: TestClient) -> None:
+    languages = {each["code"]: each["targets"] for each in client.get("/languages").json()}
+    assert languages == {"zh-Hans": ["en"], "zh": ["en"], "en": ["zh-Hans", "zh"]}
+    assert client.get("/health").json()["status"] == "ok"
+    assert client.get("/frontend/settings").json()["language"]["target"] == {"code": "en", "name": "English"}
+    assert (
+        client.options("/translate", headers={"Origin": "x", "Access-Control-Request-Method": "POST"}).status_code
+        == 200
+    )
+    paths = client.get("/openapi.json").json()["paths"]
+    assert "422" not in json.dumps(paths)
+
+
+def test_attention_and_search_are_explained(client: TestClient) -> None:
+    (pair,) = client.post("/explain", json=HELLO).json()["sentences"]
+    assert "".join(pair["target"]) == "▁Hello</s>"
+    assert [len(row) for row in pair["attention"]] == [len(pair["source"])] * len(pair["target"])
+    assert all(abs(sum(row) - 1) < 0.01 for row in pair["attention"])
+    steps = client.post("/trace", json=HELLO | {"beam": 2}).json()["steps"]
+    assert [step["next"] for step in steps] == pair["target"]
+    assert client.post("/trace", json=HELLO | {"q": "…"}).status_code == 400
+
+
+def test_the_page_needs_no_address_outside(client: TestClient) -> None:
+    page = client.get("/")
+    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    assert not re.search(r"https?://", PAGE.read_text(encoding="utf-8"))

@@ -1,0 +1,72 @@
+"""Models of a server while their folders change."""
+
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import bundle as bundles
+from dragoman.errors import UserError
+from dragoman.serve import models
+from dragoman.serve.models import Model, Models
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "bundle"
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run with a bundle, which may be changed."""
+    monkeypatch.setattr(models, "export", lambda copy: None)
+    shutil.copytree(GOLDEN, tmp_path / "run" / "bundle")
+    return tmp_path / "run"
+
+
+def test_a_new_bundle_is_taken_and_its_step_shown(run_folder: Path) -> None:
+    model = Model(run_folder)
+    before = model.translator
+    model.refresh()
+    assert model.translator is before
+    better = bundles.load(run_folder)
+    better.meta["validation"] = {"step": 4321, "bleu": 50.0}
+    bundles.save(better, run_folder / "bundle")
+    model.refresh()
+    assert model.translator is not before
+    status = model.status()
+    assert (status["step"], status["bleu"], len(status["history"])) == (4321, 50.0, 2)
+    assert status["translation"]
+
+
+@pytest.mark.parametrize("damage", ["gone", "weights", "config"])
+def test_the_old_model_goes_on_when_the_folder_is_damaged(run_folder: Path, damage: str) -> None:
+    model, bundle = Model(run_folder), run_folder / "bundle"
+    if damage == "gone":
+        shutil.rmtree(run_folder)
+    else:
+        name = {"weights": bundles.WEIGHTS, "config": bundles.CONFIG}[damage]
+        (bundle / name).write_bytes(b"{}")
+        (bundle / "manifest.json").touch()
+    model.refresh()
+    assert "stays in use" in model.status()["error"]
+    assert model.translator.translate(["你好"])[0].text == "Hello"
+    assert model.translator.attend("你好", "Hello").maps  # the weights are read now, from the copy
+    if damage == "gone":
+        shutil.copytree(GOLDEN, bundle)
+        model.refresh()
+        assert "error" not in model.status()
+
+
+def test_two_models_of_one_direction_are_refused(run_folder: Path) -> None:
+    with pytest.raises(UserError, match="several models translate"):
+        Models([run_folder, GOLDEN])
+
+
+def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    import serve  # type: ignore[import-not-found]
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        arguments: list[Any] = ["--model", str(GOLDEN), "--port", str(listener.getsockname()[1])]
+        assert serve.main(arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1
