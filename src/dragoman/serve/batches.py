@@ -23,6 +23,7 @@ class Batches:
         self._translate, self.window, self.max_chars = translate, window, max_chars
         self._queues: dict[Hashable, deque[Waiting]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._n_requests = 0  # in progress
         self._engine = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "engine")
 
@@ -37,9 +38,11 @@ class Batches:
             task.add_done_callback(self._tasks.discard)
         if waiting:
             self._queues[options].extend(waiting)
+        self._n_requests += 1
         try:
             results = [await future for _, future in waiting]
         finally:  # after a cancelled request, no batch takes the rest of its texts
+            self._n_requests -= 1
             for _, future in waiting:
                 future.cancel()
         for result in results:
@@ -56,7 +59,8 @@ class Batches:
         """Translate the queue of these options until it is empty."""
         loop, queue = asyncio.get_running_loop(), self._queues[options]
         while queue:
-            await asyncio.sleep(self.window)
+            # A request that is alone gains nothing by waiting for others.
+            await asyncio.sleep(self.window if self._n_requests > 1 else 0)
             async with self._engine:
                 batch = self._take(queue)
                 texts = [text for text, _ in batch]
