@@ -121,17 +121,17 @@ def test_special_ids_are_written_in_one_place() -> None:
 BUDGETS = {
     "package": (MODULES, 8_650),
     "model and search": ([path for path in MODULES if path.parent.name in ("model", "search")], 1_150),
-    "scripts": (list((ROOT / "scripts").rglob("*.py")), 3_700),
+    "scripts": (list((ROOT / "scripts").rglob("*.py")), 3_500),
     "tests": (list((ROOT / "tests").rglob("*.py")), 11_000),
     "README.md": ([ROOT / "README.md"], 200),
     "README.zh.md": ([ROOT / "README.zh.md"], 200),
 }
 
 
-OVER = pytest.mark.xfail(strict=True, reason="the package is not within its budget yet; see CHANGELOG")
+OVER = pytest.mark.xfail(strict=True, reason="not within its budget yet; see the changelog in src/dragoman/README.md")
 
 
-@pytest.mark.parametrize("part", [pytest.param(part, marks=OVER if part == "package" else ()) for part in BUDGETS])
+@pytest.mark.parametrize("part", [pytest.param(part, marks=OVER if part in ("package", "scripts") else ()) for part in BUDGETS])
 def test_lines_stay_within_the_budget(part: str) -> None:
     paths, budget = BUDGETS[part]
     assert lines_of(paths) <= budget
