@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from dragoman import bundle as bundles
-from dragoman import manifest
+from dragoman import files, manifest
 from dragoman.bundle import Bundle
 from dragoman.config import PositionConfig, TokenizerConfig
 from dragoman.data.tokenizer import Tokenizer
@@ -229,6 +229,15 @@ def test_the_newest_fitting_bundle_is_chosen(runs: Path, bundle: Bundle) -> None
         bundles.newest(runs, lambda known: known.src == "fr", "French")
     with pytest.raises(UserError, match="make train"):
         bundles.newest(runs / "nowhere", lambda known: True)
+
+
+def test_a_shipped_bundle_answers_where_no_run_does(runs: Path, bundle: Bundle, tmp_path: Path, monkeypatch) -> None:
+    box = tmp_path / "pretrained"
+    monkeypatch.setattr(files, "shipped", lambda path: box)
+    assert bundles.shipped() == []
+    bundles.save(dataclasses.replace(bundle, src="fr", tgt="en", directions=[]), box / "fr_en")
+    assert bundles.newest(runs, lambda known: known.src == "fr") == box / "fr_en"
+    assert bundles.newest(runs, lambda known: True) == runs / "back" / "bundle"
 
 
 def test_a_bundle_is_found_between_two_renames(bundle: Bundle, tmp_path: Path) -> None:

@@ -163,12 +163,21 @@ def locate(folder: Path) -> Path:
     return inner if inner.is_dir() else files.current(folder)
 
 
+def shipped() -> list[Path]:
+    """Return the bundles that come with Dragoman."""
+    return sorted(path.parent for path in files.shipped("data/pretrained").glob(f"*/{CONFIG}"))
+
+
 def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this input") -> Path:
-    """Return the newest bundle in `runs` that has a direction for which `fits` holds."""
+    """Return the newest bundle in `runs` that has a direction for which `fits` holds.
+
+    Without one, a shipped bundle is returned.
+    """
     folders = [files.current(run / "bundle") for run in runs.glob("*") if run.name not in _PRACTICE_RUNS]
     configs = [folder / CONFIG for folder in folders if os.path.isfile(folder / CONFIG)]
     others = []
-    for path in sorted(configs, key=os.path.getmtime, reverse=True):
+    configs.sort(key=os.path.getmtime, reverse=True)
+    for path in [*configs, *(folder / CONFIG for folder in shipped())]:
         choices = describe(path.parent).directions
         if any(map(fits, choices)):
             return path.parent

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dragoman import bundle as bundles
+from dragoman import files
 from dragoman.bundle import Bundle
 from dragoman.config import PositionConfig, SearchConfig
 from dragoman.errors import UserError
@@ -192,3 +193,17 @@ def test_without_the_library_torch_is_used(exported: Path, monkeypatch: pytest.M
     assert Translator.load(exported, "cpu").engine == "torch"
     with pytest.raises(UserError, match="pip install 'ctranslate2"):
         Translator.load(exported, engine="ctranslate2")
+
+
+def test_a_shipped_bundle_is_exported_to_the_cache(
+    golden_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(golden_folder, tmp_path / "box" / "golden")
+    content = sorted((tmp_path / "box").rglob("*"))
+    monkeypatch.setattr(files, "shipped", lambda path: tmp_path / "box")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for first in (True, False):
+        assert Translator.load(tmp_path / "box" / "golden").engine == "ctranslate2"
+        assert ("first use of" in capsys.readouterr().err) == first
+    assert sorted((tmp_path / "box").rglob("*")) == content
+    assert len(list((tmp_path / "cache" / "dragoman").glob("golden-*"))) == 1

@@ -10,7 +10,9 @@ beam hypothesis that reaches its maximum may differ from torch's, and keeps its 
 Each worker has one thread, because the threads of one worker would wait for each other.
 """
 
+import hashlib
 import itertools
+import json
 import math
 import os
 import sys
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import files
-from dragoman.bundle import CARD, BundleInfo
+from dragoman.bundle import CARD, BundleInfo, shipped
 from dragoman.config import SearchConfig
 from dragoman.errors import UserError, check_choice
 from dragoman.manifest import MANIFEST, listed, read_json, verify
@@ -122,7 +124,19 @@ def library() -> Any:
 
 def export_of(bundle: Path) -> Path:
     """Return the folder of a bundle's export; it may not exist."""
-    return files.current(bundle / FOLDER)
+    return files.current(export_path(bundle))
+
+
+def export_path(bundle: Path) -> Path:
+    """Return the place for the export of a bundle.
+
+    It is in the bundle; for a shipped bundle, in the user's cache.
+    """
+    if bundle.resolve() not in shipped():
+        return bundle / FOLDER
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.sha256(json.dumps(made_of(bundle), sort_keys=True).encode()).hexdigest()
+    return cache / "dragoman" / f"{bundle.name}-{digest[:16]}"
 
 
 def made_of(bundle: Path) -> dict[str, Any]:

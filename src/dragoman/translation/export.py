@@ -85,7 +85,8 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
         }
         (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
-    target = folder / engine.FOLDER
+    target = engine.export_path(folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
     files.replace_folder(target, fill)
     megabytes = sum(path.stat().st_size for path in target.iterdir()) / 1e6
     return f"{target}: {quantization}, {megabytes:.1f} MB; {SENTENCES} sentences verified against torch"

@@ -13,6 +13,7 @@ n-th best of each sentence. Lines are translated in windows, so memory does not 
 
 import itertools
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -212,11 +213,25 @@ class Translator:
         return ids, tgt_ids
 
 
+def _export_once(folder: Path) -> None:
+    """Export a shipped bundle to the user's cache at its first use."""
+    if not export_of(folder).is_dir():
+        from dragoman.translation.export import export_bundle
+
+        print(f"first use of {folder}: preparing it for CTranslate2 (once)", file=sys.stderr)
+        try:
+            export_bundle(folder)
+        except (UserError, OSError) as error:
+            log.warning("note: %s; torch is used", error)
+
+
 def _load_export(
     folder: Path, info: BundleInfo, engine: str, device: str, task: str | None
 ) -> CTranslate2Engine | None:
     """Return the export, or None for torch. Raises only with engine=ctranslate2."""
     on_cpu = device in ("auto", "cpu")
+    if engine != "torch" and on_cpu and not task and folder.resolve() in bundles.shipped():
+        _export_once(folder)
     if engine == "torch" or (engine == "auto" and not (on_cpu and export_of(folder).is_dir())):
         return None
     if not on_cpu:
