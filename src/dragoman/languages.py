@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 from dragoman.errors import UserError, check_choice
 
-_SHORT = {"zho": "zh", "chi": "zh", "cmn": "zh", "jpn": "ja", "kor": "ko", "eng": "en"}
+_SHORT = {"zho": "zh", "chi": "zh", "cmn": "zh", "zt": "zh", "jpn": "ja", "kor": "ko", "eng": "en"}
+_LISTED = (
+    "ar Arabic, de German, en English, es Spanish, fi Finnish, fr French, it Italian, ja Japanese, ko Korean, "
+    "nl Dutch, pl Polish, pt Portuguese, ru Russian, sv Swedish, tr Turkish, uk Ukrainian, vi Vietnamese, zh Chinese"
+)
+_NAMES = dict(pair.split() for pair in _LISTED.split(", "))
+_TRADITIONAL = {"zt", "zh-hant", "zh-tw", "zh-hk", "zh-mo"}
 CHINESE = frozenset(("zh", "yue", "lzh"))
 UNSPACED = CHINESE | {"ja", "th", "lo", "km", "my", "bo"}
 SAMPLE = 10_000  # characters that decide the script of a text
@@ -76,9 +82,19 @@ def length(text: str) -> int:
 
 @cache
 def primary(code: str) -> str:
-    """Return the shortest code of a language: zh-Hant, cmn -> zh, en_GB -> en."""
+    """Return the shortest code of a language: zh-Hant, cmn, zt -> zh, en_GB -> en."""
     short = code.replace("_", "-").partition("-")[0].lower()
     return _SHORT.get(short, short)
+
+
+def is_traditional(code: str) -> bool:
+    """Whether the code stands for Chinese in traditional characters."""
+    return code.lower().replace("_", "-") in _TRADITIONAL
+
+
+def english_name(code: str) -> str:
+    """Return the English name of a language; an unlisted code is its own name."""
+    return _NAMES.get(primary(code), code) + (" (traditional)" if is_traditional(code) else "")
 
 
 def is_chinese(code: str) -> bool:

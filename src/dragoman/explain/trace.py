@@ -38,11 +38,10 @@ def trace(
     src_tokenizer, tgt_tokenizer = tokenizers
     best, beams = _search(model.eval(), src, config)
     target = [*best.ids, EOS][: len(best.token_scores)]
-    source = torch.tensor([[*src, EOS]], device=model.projection.weight.device)
-    logits = model(source, torch.tensor([[BOS, *target[:-1]]], device=source.device), None)[0]  # (T, V)
-    maps = attended(model, tokenizers, src, best.ids).maps["cross"]  # (L, H, T, S)
+    pair = attended(model, tokenizers, src, best.ids)
+    maps = pair.maps["cross"]  # (L, H, T, S)
     pieces, steps = tgt_tokenizer.pieces([BOS, *target]), []
-    for t, row in enumerate(logits):
+    for t, row in enumerate(pair.logits[: len(target)]):
         probabilities, ids = log_probabilities(row[None], first=t == 0)[0].exp().topk(N_LIKELIEST)
         likeliest = list(zip(tgt_tokenizer.pieces(ids.tolist()), probabilities.tolist(), strict=True))
         step = {"input": pieces[: t + 1], "next": pieces[t + 1], "likeliest": likeliest}
@@ -51,11 +50,10 @@ def trace(
         {name: [{"pieces": tgt_tokenizer.pieces(ids), "score": score} for ids, score in group] for name, group in each}
         for each in map(dict.items, beams)
     ]
-    texts = {"text": src_tokenizer.decode(src), "translation": tgt_tokenizer.decode(best.ids)}
-    pieces = src_tokenizer.pieces([*src, EOS])
     return {
-        **texts,
-        "source": pieces,
+        "text": src_tokenizer.decode(src),
+        "translation": tgt_tokenizer.decode(best.ids),
+        "source": pair.pieces["src"],
         "score": best.score,
         "beam_size": config.beam_size,
         "steps": steps,

@@ -8,12 +8,10 @@ from pathlib import Path
 from dragoman import bundle as bundles
 from dragoman import files
 from dragoman.errors import UserError
-from dragoman.languages import primary
+from dragoman.languages import english_name, is_traditional, primary
 from dragoman.manifest import MANIFEST
 from dragoman.translation import export
 from dragoman.translation.ctranslate2 import export_of
-
-_NAMES = {"zh": "Chinese", "zt": "Chinese (traditional)", "en": "English", "de": "German"}  # others: their code
 
 
 def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: str = "int8") -> str:
@@ -24,10 +22,10 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
         setting = "data.tokenizer.vocabulary=separate" if separate else "the language tags of a model of two directions"
         raise UserError(f"{folder}: Argos Translate does not support {setting}. Use ctranslate2")
     summary = export.export_bundle(folder, sources, quantization=quantization)
-    from_code, to_code = ("zt" if "hant" in code.lower() else primary(code) for code in info.directions[0])
+    from_code, to_code = ("zt" if is_traditional(code) else primary(code) for code in info.directions[0])
     metadata = {"package_version": "1.0", "argos_version": "1.9.0"}
-    metadata |= {"from_code": from_code, "from_name": _NAMES.get(from_code, from_code)}
-    metadata |= {"to_code": to_code, "to_name": _NAMES.get(to_code, to_code)}
+    metadata |= {"from_code": from_code, "from_name": english_name(from_code)}
+    metadata |= {"to_code": to_code, "to_name": english_name(to_code)}
     root = f"translate-{from_code}_{to_code}-1_0"
     target = folder / f"{root}.argosmodel"
     with files.replacing(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:

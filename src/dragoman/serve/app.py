@@ -17,13 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dragoman
 from dragoman.errors import UserError
+from dragoman.languages import english_name, primary
 from dragoman.serve import codes, explained, wire
 from dragoman.serve.models import Models
 from dragoman.serve.service import Service
 
 PAGE = Path(__file__).with_name("page.html")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
-REFRESH_SECONDS = 1.0  # between two looks for new bundles
+REFRESH_SECONDS = 1.0  # between two checks for new bundles
 FILE_FORMATS = {".txt": "text", ".html": "html"}
 MOST_FILES = 20  # translated files kept in memory for downloads
 ERRORS: dict[int | str, Any] = {code: {"model": wire.Error} for code in (400, 413, 429, 500, 503)}
@@ -107,7 +108,7 @@ def create_app(models: Models, suggestions: Path, limits: Limits = Limits(), bea
 
 
 async def error_answer(request: Request, error: Exception) -> JSONResponse:
-    """Return {"error": text} for any error; other texts than ours are not shown."""
+    """Return {"error": text}; only the texts of HTTPException and UserError are shown."""
     if isinstance(error, AnyHTTPException):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
     text, code = (str(error), 400) if isinstance(error, UserError) else ("Internal server error", 500)
@@ -131,7 +132,7 @@ def _add_information(app: FastAPI, service: Service) -> None:
 
     @app.get("/frontend/settings")
     async def settings() -> dict[str, Any]:
-        source, target = ({"code": codes.spellings(c)[0], "name": codes.name(c)} for c in models.directions[0])
+        source, target = ({"code": codes.spellings(c)[0], "name": english_name(c)} for c in models.directions[0])
         return {
             "charLimit": service.max_chars,
             "frontendTimeout": 500,
@@ -176,7 +177,7 @@ def _add_files(app: FastAPI, service: Service) -> None:
             raise HTTPException(400, f"Invalid request: the file is not text in {' or '.join(FILE_FORMATS)}")
         text = data.decode("utf-8-sig", "replace") or "\n"
         job = wire.parse(wire.Translate, {**fields, "q": text, "format": FILE_FORMATS[suffix]})
-        name = f"{secrets.token_hex(8)}_{codes.short(job.target)}{suffix}"
+        name = f"{secrets.token_hex(8)}_{primary(job.target)}{suffix}"
         files[name] = (await service.translate(job, limited=False))["translatedText"]
         while len(files) > MOST_FILES:
             del files[next(iter(files))]

@@ -1,7 +1,7 @@
 """Batches shared by concurrent requests.
 
-Texts that arrive within a few milliseconds, or while an earlier batch is translated, are translated together. Texts
-with other options (model, number of alternatives) wait in a queue of their own. One thread runs the engine.
+Texts that arrive within a few milliseconds, or during the translation of an earlier batch, are translated together.
+Each combination of options (direction, number of alternatives) has its own queue. One thread runs the engine.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 WINDOW = 0.005  # seconds
-MAX_CHARS = 4096  # of a batch; a piece of text has one character or more
+MAX_CHARS = 4096  # of a batch, and so at most as many pieces
 Translate = Callable[[Any, list[str]], Sequence[Any]]  # options, texts -> one result per text
 Waiting = tuple[str, asyncio.Future[Any]]  # a text and its result
 
@@ -30,7 +30,7 @@ class Batches:
     async def translate(self, options: Hashable, texts: Sequence[str]) -> list[Any]:
         """Return one result per text. Raises the first error of these texts."""
         loop = asyncio.get_running_loop()
-        waiting = [(text, loop.create_future()) for text in texts]
+        waiting: list[Waiting] = [(text, loop.create_future()) for text in texts]
         if options not in self._queues and waiting:
             self._queues[options] = deque()
             task = asyncio.create_task(self._run(options))
@@ -40,15 +40,11 @@ class Batches:
             self._queues[options].extend(waiting)
         self._n_requests += 1
         try:
-            results = [await future for _, future in waiting]
-        finally:  # after a cancelled request, no batch takes the rest of its texts
+            return await asyncio.gather(*(future for _, future in waiting))
+        finally:  # after an error or a cancelled request, no batch takes the rest of its texts
             self._n_requests -= 1
             for _, future in waiting:
                 future.cancel()
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-        return results
 
     async def alone(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in the engine's thread, between two batches."""
@@ -67,7 +63,7 @@ class Batches:
                 results = await loop.run_in_executor(self._thread, self._results, options, texts)
             for (_, future), result in zip(batch, results, strict=True):
                 if not future.done():
-                    future.set_result(result)
+                    (future.set_exception if isinstance(result, Exception) else future.set_result)(result)
         del self._queues[options]
 
     def _take(self, queue: deque[Waiting]) -> list[Waiting]:

@@ -1,13 +1,14 @@
 """Attention, probabilities and search steps of a translation, for the page."""
 
 import dataclasses
+from itertools import islice
 from typing import Any
 
 from fastapi import HTTPException
 
 from dragoman.serve import wire
 from dragoman.serve.service import Service
-from dragoman.special import BOS, EOS
+from dragoman.special import EOS
 from dragoman.translation.lines import Sentence, sentences
 from dragoman.translation.translator import Translator
 
@@ -20,22 +21,13 @@ def explain(service: Service, request: wire.Languages) -> dict[str, Any]:
 
     The attention is the mean over the heads of the last layer, by target piece, then source piece.
     """
-    import torch
-
-    from dragoman.explain.attention_map import attended
-
-    translator, way, parts = _sentences(service, request)
-    results = translator.translate([part.text for part in parts], direction=way, scored=False)
-    src_tokenizer, tgt_tokenizer = translator.bundle.src_tokenizer, translator.bundle.tgt_tokenizer
+    translator, direction, parts = _sentences(service, request)
+    results = translator.translate([part.text for part in parts], direction=direction, scored=False)
     answers = []
     for part, result in zip(parts, results, strict=True):
-        ids = tgt_tokenizer.encode(result.text)
-        pair = attended(translator.model, (src_tokenizer, tgt_tokenizer), part.ids, ids)
-        device = translator.model.projection.weight.device
-        source, target = (torch.tensor([each], device=device) for each in ([*part.ids, EOS], [BOS, *ids]))
-        with torch.no_grad():
-            logits = translator.model(source, target, None)[0].float()
-        probabilities = logits.softmax(-1)[range(len(ids) + 1), [*ids, EOS]]
+        pair = translator.attend(part.text, result.text, direction=direction)
+        ids = [*translator.bundle.tgt_tokenizer.encode(result.text), EOS]
+        probabilities = pair.logits.softmax(-1)[range(len(ids)), ids]
         attention = [[round(w, 3) for w in row] for row in pair.maps["cross"][-1].mean(0).tolist()]
         answers.append(
             {
@@ -50,23 +42,23 @@ def explain(service: Service, request: wire.Languages) -> dict[str, Any]:
 
 def trace(service: Service, request: wire.Trace) -> dict[str, Any]:
     """Return the search for the first sentence, as in explain/trace.py."""
-    translator, way, parts = _sentences(service, request)
+    translator, direction, parts = _sentences(service, request)
     if len(parts[0].ids) > MOST_PIECES:
         raise HTTPException(400, f"Invalid request: the sentence has more than {MOST_PIECES} pieces. Shorten it")
     search = dataclasses.replace(translator.bundle.search, kind="beam", beam_size=request.beam, n_best=1)
-    return translator.trace(parts[0].text, search, direction=way)
+    return translator.trace(parts[0].text, search, direction=direction)
 
 
 def _sentences(service: Service, request: wire.Languages) -> tuple[Translator, str, list[Sentence]]:
     """Return the translator, the direction, and the sentences to translate."""
     service.check_length(request.q)
-    way = service.direction(request.source, request.target, request.q)
-    if way is None:
+    direction = service.direction(request.source, request.target, request.q)
+    if direction is None:
         raise HTTPException(400, "Invalid request: the text is in the target language")
-    translator = service.models.translator(way)
+    translator = service.models.translator(direction)
     tokenizer = translator.bundle.src_tokenizer
-    every = sentences(request.q.strip(), tokenizer, tokenizer.tag(way.tgt), translator.max_length)
-    parts = [part for part, _ in zip((p for p in every if p.ids), range(MOST_SENTENCES), strict=False)]
+    every = sentences(request.q.strip(), tokenizer, tokenizer.tag(direction.tgt), translator.max_length)
+    parts = list(islice((part for part in every if part.ids), MOST_SENTENCES))
     if not parts:
         raise HTTPException(400, "Invalid request: nothing to translate")
-    return translator, str(way), parts
+    return translator, str(direction), parts

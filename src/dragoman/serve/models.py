@@ -1,8 +1,8 @@
 """Models of the server, each replaced when its folder holds a new bundle.
 
-A model is loaded from a private copy of its bundle. What happens to the folder later, a training that replaces the
-bundle or a deletion, changes nothing until a complete new bundle is there. A bundle without a CTranslate2 export, as of
-a running training, gets one in the copy.
+A model is loaded from a private copy of its bundle. The folder may be replaced or deleted later. The model stays in use
+until the folder holds a complete new bundle. The copy gets a CTranslate2 export if the bundle has none, as during
+training.
 """
 
 import logging
@@ -15,9 +15,8 @@ from typing import Any
 
 from dragoman import bundle as bundles
 from dragoman.errors import UserError
-from dragoman.languages import Direction
+from dragoman.languages import Direction, primary
 from dragoman.manifest import MANIFEST, verify
-from dragoman.serve import codes
 from dragoman.translation.ctranslate2 import export_of, made_of
 from dragoman.translation.translator import Translator
 
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Model:
-    """The translator of one folder; `history` has an entry for each bundle it had."""
+    """The translator of one folder; `history` has an entry for each bundle loaded."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.error, self.history = folder, "", list[dict[str, Any]]()
@@ -41,8 +40,8 @@ class Model:
         """Return the entry for /health."""
         name = self.translator.bundle.meta.get("name") or self.folder.name
         directions, engine = [str(direction) for direction in self.directions], self.translator.engine
-        news = {"name": name, "directions": directions, "engine": engine, **self.history[-1], "history": self.history}
-        return news | ({"error": self.error} if self.error else {})
+        entry = {"name": name, "directions": directions, "engine": engine, **self.history[-1], "history": self.history}
+        return entry | ({"error": self.error} if self.error else {})
 
     def refresh(self) -> None:
         """Load the bundle if it has changed; if that fails, the old one stays in use."""
@@ -55,15 +54,15 @@ class Model:
                 raise UserError(f"{self.folder}: the bundle is gone")
             self._use(load(self.folder))
             self.error = ""
-        except Exception as error:  # whatever is in the folder, the server goes on
+        except Exception as error:  # a damaged folder must not stop the server
             self.error = f"{error}. The model loaded before stays in use"
             log.warning("warning: %s", self.error)
 
     def _use(self, translator: Translator) -> None:
-        way, scores = translator.bundle.directions[0], translator.bundle.meta.get("validation") or {}
+        direction, scores = translator.bundle.directions[0], translator.bundle.meta.get("validation") or {}
         entry: dict[str, Any] = {key: scores[key] for key in ("step", "bleu") if key in scores}
-        if sample := SAMPLES.get(codes.short(translator.bundle.src)):
-            entry |= {"source": sample, "translation": translator.translate([sample], direction=str(way))[0].text}
+        if sample := SAMPLES.get(primary(translator.bundle.src)):
+            entry |= {"source": sample, "translation": translator.translate([sample], direction=str(direction))[0].text}
         self.translator = translator  # the next batch uses it
         self.history.append(entry)
 
@@ -105,19 +104,15 @@ def load(folder: Path) -> Translator:
 
     The copy is deleted together with the translator.
     """
-    copy = Path(tempfile.mkdtemp(prefix="dragoman-"))
-    try:
-        bundles.load_info(folder)
-        bundle = bundles.locate(folder)
-        verify(bundle, made_of(bundle))  # before it is copied, so that errors name the folder
-        shutil.copytree(bundle, copy, dirs_exist_ok=True)
-        if not export_of(copy).is_dir():
-            export(copy)
-        translator = Translator.load(copy)
-    except BaseException:
-        shutil.rmtree(copy)
-        raise
-    weakref.finalize(translator, shutil.rmtree, copy, ignore_errors=True)
+    bundles.load_info(folder)
+    bundle = bundles.locate(folder)
+    verify(bundle, made_of(bundle))  # before it is copied, so that errors name the folder
+    temporary = tempfile.TemporaryDirectory(prefix="dragoman-", ignore_cleanup_errors=True)
+    copy = Path(shutil.copytree(bundle, temporary.name, dirs_exist_ok=True))
+    if not export_of(copy).is_dir():
+        export(copy)
+    translator = Translator.load(copy)
+    weakref.finalize(translator, temporary.cleanup)
     return translator
 
 

@@ -15,15 +15,15 @@ from typing import Any
 
 from fastapi import HTTPException
 
-from dragoman.languages import Direction, reads
+from dragoman.languages import Direction, english_name, is_traditional, primary, reads
 from dragoman.serve import codes, wire
 from dragoman.serve.batches import Batches
 from dragoman.serve.models import Models
 from dragoman.translation.translator import Translation
 
 _TAG = re.compile(r"(<[^<>]*>)")
-_VERBATIM = re.compile(r"<(script|style)\b", re.IGNORECASE)  # their content is no text
-TRADITIONAL = "traditional Chinese: the model makes no difference between the scripts"
+_VERBATIM = re.compile(r"<(script|style)\b", re.IGNORECASE)  # tags whose content is not text
+TRADITIONAL = "traditional Chinese: the model does not distinguish the scripts"
 
 
 class Service:
@@ -50,12 +50,14 @@ class Service:
 
     async def _translate(self, text: str, request: wire.Translate) -> tuple[list[str], list[str]]:
         """Return the best translations of a text, without duplicates, and warnings."""
-        way = self.direction(request.source, request.target, text)
-        if way is None:
+        direction = self.direction(request.source, request.target, text)
+        if direction is None:
             return [text], []
         is_html = request.format == "html"
         parts = list(split(text, is_html))
-        results = await self.batches.translate((way, request.alternatives + 1), [core for _, core in parts if core])
+        results = await self.batches.translate(
+            (direction, request.alternatives + 1), [core for _, core in parts if core]
+        )
         ranks = []
         for rank in range(max([1, *(len(result.hypotheses) for result in results)])):
             rest, whole = iter(results), ""
@@ -65,7 +67,7 @@ class Service:
                 whole += before + (html.escape(best, quote=False) if is_html else best)
             ranks.append(whole)
         warnings = [warning for result in results for warning in result.warnings]
-        if any(map(codes.is_traditional, (request.source, request.target))) and not any(map(codes.is_traditional, way)):
+        if any(map(is_traditional, (request.source, request.target))) and not any(map(is_traditional, direction)):
             warnings.append(TRADITIONAL)
         return list(dict.fromkeys(ranks)), list(dict.fromkeys(warnings))
 
@@ -76,28 +78,28 @@ class Service:
 
     def direction(self, source: str, target: str, text: str) -> Direction | None:
         """Return the direction for a text, None if it is in the target language already."""
-        known = {codes.short(language) for language in self.models.languages}
+        known = {primary(language) for language in self.models.languages}
         for code in (source, target):
-            if codes.short(code) not in known and (code, code) != (source, "auto"):
+            if primary(code) not in known and (code, code) != (source, "auto"):
                 raise HTTPException(400, f"{code[:40]} is not supported")
-        ways = [way for way in self.models.directions if codes.short(way.tgt) == codes.short(target)]
+        choices = [each for each in self.models.directions if primary(each.tgt) == primary(target)]
         if source == "auto":
-            fitting = [way for way in ways if reads(way.src, text)]
+            matches = [each for each in choices if reads(each.src, text)]
             source = codes.detect(text, self.models.languages)[0].language
         else:
-            fitting = [way for way in ways if codes.short(way.src) == codes.short(source)]
-        if not fitting and codes.short(source) != codes.short(target):
-            to, of = (f"{codes.name(code)} ({code})" for code in (target, source))
+            matches = [each for each in choices if primary(each.src) == primary(source)]
+        if not matches and primary(source) != primary(target):
+            to, of = (f"{english_name(code)} ({code})" for code in (target, source))
             raise HTTPException(400, f"{to} is not available as a target language from {of}")
-        return fitting[0] if fitting else None
+        return matches[0] if matches else None
 
     async def suggest(self, request: wire.Suggest) -> dict[str, bool]:
         """Append a correction to the file, as a row that training reads."""
         self.check_length(request.q, request.s)
-        way = self.direction(request.source, request.target, request.q)
-        if way is None:
+        direction = self.direction(request.source, request.target, request.q)
+        if direction is None:
             raise HTTPException(400, "Invalid request: source and target are the same language")
-        row = {"translation": {way.src: request.q, way.tgt: request.s}}
+        row = {"translation": {direction.src: request.q, direction.tgt: request.s}}
         self.suggestions.parent.mkdir(parents=True, exist_ok=True)
         with self.suggestions.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -111,26 +113,22 @@ class Service:
 
     def languages(self) -> list[wire.Language]:
         """Return the answer of /languages: each spelling of each language."""
-        ways = self.models.directions
-        return [
-            wire.Language(
-                code=code,
-                name=codes.name(code),
-                targets=[t for w in ways if w.src == src for t in codes.spellings(w.tgt)],
-            )
-            for src in self.models.languages
-            for code in codes.spellings(src)
-        ]
+        answer = []
+        for language in self.models.languages:
+            targets = [code for src, tgt in self.models.directions if src == language for code in codes.spellings(tgt)]
+            for code in codes.spellings(language):
+                answer.append(wire.Language(code=code, name=english_name(code), targets=targets))
+        return answer
 
     def _run(self, options: tuple[Direction, int], texts: list[str]) -> list[Translation]:
         """Translate a batch, with the model as it is now."""
-        way, n_best = options
-        translator = self.models.translator(way)
+        direction, n_best = options
+        translator = self.models.translator(direction)
         search = translator.bundle.search
         if self.beam or n_best > 1:
             beam_size = max(self.beam or search.beam_size, n_best)
             search = dataclasses.replace(search, kind="beam", beam_size=beam_size, n_best=n_best)
-        return translator.translate(texts, search, direction=str(way), scored=False)
+        return translator.translate(texts, search, direction=str(direction), scored=False)
 
 
 def split(text: str, is_html: bool) -> Iterator[tuple[str, str]]:
@@ -138,16 +136,14 @@ def split(text: str, is_html: bool) -> Iterator[tuple[str, str]]:
 
     The line is "" where nothing is to be translated.
     """
-    verbatim = ""  # the closing tag that ends a script
+    verbatim = ""  # the beginning of the tag that ends a script
     for number, part in enumerate(_TAG.split(text) if is_html else [text]):
-        if number % 2:
-            yield part, ""
-            if match := _VERBATIM.match(part):
-                verbatim = f"</{match[1].lower()}"
-            elif verbatim and part.lower().startswith(verbatim):
-                verbatim = ""
-            continue
-        if verbatim:
+        is_tag = number % 2
+        if is_tag and (match := _VERBATIM.match(part)):
+            verbatim = f"</{match[1].lower()}"
+        elif is_tag and verbatim and part.lower().startswith(verbatim):
+            verbatim = ""
+        if is_tag or verbatim:
             yield part, ""
             continue
         for line in part.splitlines(keepends=True):
