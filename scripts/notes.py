@@ -4,7 +4,6 @@ Every number is computed by the program's own modules. --list shows the examples
 --out writes a page (.html), or the picture of one example (.png).
 """
 
-import base64
 import sys
 from typing import Any
 
@@ -47,7 +46,7 @@ def main(argv: list[str]) -> None:
         values = EXAMPLES[name]()
         text = render(f"notes_{args.language}.j2", block=name, autoescape=False, **values).decode().strip()
         picture = values["picture"]() if args.out and name in PICTURES else b""
-        examples.append({"name": name, "text": text, "picture": picture, "data": base64.b64encode(picture).decode()})
+        examples.append({"name": name, "text": text, "picture": picture})
     if not args.out:
         hint = "\n\n--out FILE.png: the picture"
         print("\n\n\n".join(each["text"] + hint * (each["name"] in PICTURES) for each in examples))

@@ -5,7 +5,6 @@ removed, a minute each on one core. Every training has a process of its own, whi
 Results go to runs/bench/broken: a file for each training, which is not repeated, then index.html, table.md, curves.png.
 """
 
-import base64
 import json
 import random
 import subprocess
@@ -17,7 +16,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from jinja2 import Environment
 from tables import Record, markdown
 from torch import Tensor
 from torch.nn import functional as F
@@ -27,6 +25,7 @@ from dragoman.commands.cli import Parser, command
 from dragoman.config import ModelConfig, PositionConfig, SearchConfig, TokenizerConfig
 from dragoman.data.collate import collate
 from dragoman.data.tokenizer import Tokenizer
+from dragoman.explain.page import render
 from dragoman.explain.picture import curve_figure
 from dragoman.model.attention import Attention, _with_causal
 from dragoman.model.layers import Residual
@@ -89,10 +88,10 @@ def main(argv: list[str]) -> None:
             print(name, flush=True)
             subprocess.run([sys.executable, __file__, "--one", name], check=True)
     records = {name: json.loads(path.read_bytes()) for name in VARIANTS if (path := FOLDER / f"{name}.json").exists()}
-    for name, data in (("table.md", table(records)), ("index.html", page(records))):
-        files.write(FOLDER / name, data.encode())
-    files.write(FOLDER / "curves.png", picture(records))
-    print(table(records), end="")
+    text = table(records)
+    for name, data in (("table.md", text.encode()), ("index.html", page(records)), ("curves.png", picture(records))):
+        files.write(FOLDER / name, data)
+    print(text, end="")
 
 
 def measure(name: str, n_steps: int = N_STEPS) -> Record:
@@ -157,14 +156,10 @@ def picture(records: Record) -> bytes:
     return curve_figure(lines, "step", "loss per token, in training", "One idea removed")
 
 
-def page(records: Record) -> str:
-    """A card for each training, its loss beside that of the whole model."""
-    images = {
-        name: base64.b64encode(picture({"whole": records.get("whole", record), name: record})).decode()
-        for name, record in records.items()
-    }
-    template = Path(__file__).with_name("broken.html").read_text(encoding="utf-8")
-    return Environment(autoescape=True).from_string(template).render(records=records, images=images, shown=SHOWN)
+def page(records: Record) -> bytes:
+    """A section for each training, its loss beside that of the whole model."""
+    images = {name: picture({"whole": records.get("whole", record), name: record}) for name, record in records.items()}
+    return render(Path(__file__).with_name("broken.html"), records=records, images=images, shown=SHOWN)
 
 
 if __name__ == "__main__":

@@ -217,7 +217,7 @@ def test_a_patch_removes_one_idea() -> None:
 
 def test_a_page_shows_each_training_with_its_words() -> None:
     record = {"losses": [3.0] * (broken.N_STEPS // broken.WINDOW), "right": 50.0, "shown": ["<b>", "b", "c"]}
-    page = broken.page(dict.fromkeys(("whole", "no_shift"), record))
+    page = broken.page(dict.fromkeys(("whole", "no_shift"), record)).decode()
     assert page.count("<section>") == page.count("&lt;b&gt;") == 2
     template = (ROOT / "scripts" / "bench" / "broken.html").read_text(encoding="utf-8")
     assert all(f'"{name}": ["' in template for name in broken.VARIANTS)

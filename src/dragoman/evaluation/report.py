@@ -3,7 +3,6 @@
 Input: folders of runs; nothing is translated. The page (report.html) is self-contained, without scripts.
 """
 
-import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from jinja2 import Environment
 
 from dragoman.bundle import BundleInfo
 from dragoman.config import Config
@@ -19,6 +17,7 @@ from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError, check_choice
 from dragoman.evaluation.comparison import Outputs, of_evaluation
 from dragoman.explain.cost import Cost, Shape, table
+from dragoman.explain.page import data_url, render
 from dragoman.explain.picture import attention_figure, curve_figure
 from dragoman.metrics import LOWER_IS_BETTER, METRICS
 from dragoman.training.run import flatten, settings
@@ -81,9 +80,7 @@ def page(run: Path, language: str = "en") -> bytes:
         "defaults": flatten(settings(Config())),
         "advice": advice(record, translator.bundle.src_tokenizer, [row["source"] for row in rows]),
     }
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
-    return environment.from_string(template).render(content).encode("utf-8", "replace")
+    return render(Path(__file__).with_name("report.html"), **content)
 
 
 def advice(record: dict[str, Any], tokenizer: Tokenizer, sources: Sequence[str]) -> dict[str, Any]:
@@ -121,18 +118,14 @@ def _curves(record: dict[str, Any], tensorboard: Path) -> list[str]:
         x, y = (np.convolve(values, np.ones(width) / width, "valid") for values in zip(*points, strict=True))
         losses["training"] = x, y
     lines = {name: (steps, [each[name] for each in history]) for name in scores}
-    return [_inline(curve_figure(each, "step", name)) for name, each in (("loss", losses), ("score", lines))]
-
-
-def _inline(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return [data_url(curve_figure(each, "step", name)) for name, each in (("loss", losses), ("score", lines))]
 
 
 def _attention(translator: Translator, row: dict[str, Any]) -> str:
     """Draw the cross-attention of the last layer for one sample."""
     direction = next(str(each) for each in translator.bundle.directions if each.tgt == row["tgt"])
     result = translator.attend(row["source"], row["hypothesis"], direction=direction)
-    return _inline(attention_figure(result.maps["cross"][-1], result.pieces["tgt_out"], result.pieces["src"]))
+    return data_url(attention_figure(result.maps["cross"][-1], result.pieces["tgt_out"], result.pieces["src"]))
 
 
 def _cost(info: BundleInfo) -> str:

@@ -4,12 +4,13 @@ page.html is self-contained: no network, no library, no other file. Jinja escape
 JSON without `<`, which the script of the page converts to text nodes.
 """
 
+import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment
 
 from dragoman.errors import UserError
 
@@ -45,12 +46,12 @@ def attention_page(
     return render("page.html", source=source, translation=translation, languages=languages, data=data)
 
 
-def render(template: str, *, autoescape: bool = True, block: str | None = None, **values: object) -> bytes:
-    """Fill in a template of this folder, or one block of it. Return UTF-8."""
-    environment = Environment(autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+def render(template: str | Path, *, autoescape: bool = True, block: str | None = None, **values: object) -> bytes:
+    """Fill in a template of this folder, another file, or one block of it. Return UTF-8."""
+    environment = Environment(autoescape=autoescape, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    environment.filters["numbers"] = numbers
-    page = environment.from_string(Path(__file__).with_name(template).read_text(encoding="utf-8"))
+    environment.filters |= {"numbers": numbers, "data_url": data_url}
+    page = environment.from_string((Path(__file__).parent / template).read_text(encoding="utf-8"))
     text = "".join(page.blocks[block](page.new_context(values))) if block else page.render(values)
     return text.encode("utf-8", "replace")
 
@@ -60,3 +61,8 @@ def numbers(values: Any) -> str:
     rows = np.atleast_2d(np.asarray(values, dtype=np.float64))
     whole = bool((rows == rows.round()).all())
     return "\n".join("  " + " ".join(f"{x:{8 if whole else 10}.{0 if whole else 4}f}" for x in row) for row in rows)
+
+
+def data_url(png: bytes) -> str:
+    """Encode a picture as the `src` of an HTML image."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -166,7 +166,7 @@ def resolve(config: Config) -> Config:
         choose("trainer.metrics", name, METRICS)
     scores, monitor = ["loss", *config.trainer.metrics, "exact"], config.training.monitor
     check_choice("training.monitor", next(filter(monitor.startswith, scores), monitor), scores)
-    sizes: dict[str, Any] = {k: v for k, v in recipe.SIZES["small"].items() if getattr(config.model, k) is None}
+    sizes: dict[str, Any] = {k: v for k, v in recipe.size("small").items() if getattr(config.model, k) is None}
     with torch.device("meta"):
         model = Transformer(dataclasses.replace(config.model, **sizes), src_vocab_size=8, tgt_vocab_size=8)
     limit = model.max_positions

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from dragoman.config import Config
 from dragoman.data.datamodule import TranslationData
+from dragoman.files import shipped
 
-SIZES = {
-    "small": {"d_model": 256, "d_ff": 1024, "n_heads": 4, "n_encoder_layers": 3, "n_decoder_layers": 3},
-    "base": {"d_model": 512, "d_ff": 2048, "n_heads": 8, "n_encoder_layers": 6, "n_decoder_layers": 6},
-}
 # Target tokens per second to expect, for an estimate of the epochs; the schedule uses the measured pace.
 SPEED = {"cpu": 4_000, "gpu": 200_000}
 # Target tokens for each position of a batch; the rest is padding.
@@ -25,11 +24,11 @@ FILLED = 0.8
 
 @dataclass
 class Facts:
-    """The basis of the choices."""
+    """Inputs of the rules: configuration, corpus and hardware."""
 
     config: Config
-    n_pairs: int  # of an epoch
-    n_tokens: int  # target tokens of an epoch
+    n_pairs: int  # per epoch
+    n_tokens: int  # target tokens per epoch
     gpu: bool
 
     @property
@@ -58,13 +57,18 @@ class Facts:
 
     @property
     def passes(self) -> str:
-        """A reason for regularisation."""
+        """Reason for the amount of regularisation."""
         return f"about {self.epochs:,.0f} epochs fit into {self.minutes:,.0f} minutes"
+
+
+def size(name: str) -> dict[str, int]:
+    """Read a model size of configs/model, such as small."""
+    return yaml.safe_load((shipped("configs") / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def _size(facts: Facts) -> tuple[dict[str, Any], str]:
     name = "base" if facts.gpu and facts.n_pairs >= 200_000 else "small"
-    return {f"model.{key}": value for key, value in SIZES[name].items()}, f"{facts.n_pairs:,} pairs"
+    return {f"model.{key}": value for key, value in size(name).items()}, f"{facts.n_pairs:,} pairs"
 
 
 def _batch(facts: Facts) -> tuple[dict[str, Any], str]:
@@ -111,8 +115,8 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> t
         values, reason = rule(Facts(config, data.train_size, n_tokens, gpu))
         missing = {key: chosen.get(key, value) for key, value in values.items() if _get(config, key) is None}
         for section in {key.partition(".")[0] for key in missing}:
-            news = {key.partition(".")[2]: value for key, value in missing.items() if key.startswith(f"{section}.")}
-            config = dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **news)})
+            new = {key.partition(".")[2]: value for key, value in missing.items() if key.startswith(f"{section}.")}
+            config = dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **new)})
         if missing:
             lines.append(f"{' '.join(f'{key}={value:g}' for key, value in missing.items())} ({reason})")
         chosen |= missing
