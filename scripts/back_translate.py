@@ -8,8 +8,8 @@ data.corpora='[{path: real, repeat: 2}, {path: synthetic.tsv}]'
 """
 
 import sys
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import Counter
+from itertools import tee
 
 from dragoman.commands import cli
 from dragoman.data.text import SYNTHETIC, clean_text
@@ -41,27 +41,19 @@ def main(argv: list[str]) -> None:
         task = "--sample" if args.sample else None
         translator, lines, direction = cli.load_translator(args, cli.read_lines(stream), task)
         search = cli.search_config(args, translator.bundle.search)
-        # Lines that the translator has read and not yet translated.
-        targets: deque[str] = deque()
-
-        def read() -> Iterator[str]:
-            for line in lines:
-                targets.append(clean_text(line))
-                yield targets[-1]
-
+        texts, targets = tee(map(clean_text, lines))
         out.write(f"{direction.tgt}\t{direction.src}\n".encode())
         with cli.progress_bar(cli.count_lines(args.input)) as progress:
             settings = {"batch_tokens": args.batch, "direction": str(direction), "progress": progress}
-            for result in translator.stream(read(), search, scored=False, **settings):
-                source, target = clean_text(result.text), targets.popleft()
-                reasons = [kind_of(message) for message in result.warnings]
-                if not any(map(str.isalpha, target)):
-                    reasons = ["no letters"]
+            results = translator.stream(texts, search, scored=False, **settings)
+            for result, target in zip(results, targets, strict=True):
+                has_letters = any(map(str.isalpha, target))
+                reasons = [kind_of(message) for message in result.warnings] if has_letters else ["no letters"]
                 if reasons:
                     dropped[reasons[0]] += 1
-                    continue
-                n_kept += 1
-                out.write(f"{SYNTHETIC}{source}\t{target}\n".encode())
+                else:
+                    n_kept += 1
+                    out.write(f"{SYNTHETIC}{clean_text(result.text)}\t{target}\n".encode())
         if not n_kept:
             raise UserError(f"{args.input}: no line is left (found {dict(dropped)}). Check --input and --direction")
     print(f"{args.output}: {n_kept:,} pairs")

@@ -95,15 +95,16 @@ def main(argv: list[str]) -> None:
 
 
 def measure(name: str, n_steps: int = N_STEPS) -> Record:
-    """Train one model; return its losses and what it makes of some sentences."""
+    """Train one model; return its losses, the share of right pairs, and translations."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
     if name in PATCHES:
         mock.patch.object(*PATCHES[name]).start()
-    path = ROOT / "data/phrasebook/sentences/people.tsv"
-    pairs = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if "\t" in line]
+    lines = (ROOT / "data/phrasebook/sentences/people.tsv").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("\t")[:2] for line in lines if "\t" in line]
+    texts = [text for pair in pairs for text in pair]
     with tempfile.TemporaryDirectory() as folder:
-        texts, path = [text for pair in pairs for text in pair[:2]], Path(folder) / "joint.model"
+        path = Path(folder) / "joint.model"
         tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=1500), path, ("zh", "en"))
     sources, targets = ([tokenizer.encode(pair[side]) for pair in pairs] for side in (0, 1))
     config = ModelConfig(**SIZES | SETTINGS.get(name, {}))
@@ -142,10 +143,11 @@ def train(model: Transformer, name: str, sources: list[Any], targets: list[Any],
 
 
 def table(records: Record) -> str:
-    """Last loss, pairs that are right, and what becomes of the shown sentences."""
-    rows = []
-    for name, record in records.items():
-        rows.append([name, f"{record['losses'][-1]:.2f}", f"{record['right']:.0f}", *(x[:32] for x in record["shown"])])
+    """Last loss, share of right pairs, and translations of the shown sentences."""
+    rows = [
+        [name, f"{record['losses'][-1]:.2f}", f"{record['right']:.0f}", *(text[:32] for text in record["shown"])]
+        for name, record in records.items()
+    ]
     return markdown(["training", "loss", "right, %", *SHOWN], rows)
 
 

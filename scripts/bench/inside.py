@@ -2,15 +2,16 @@
 
 One latent space? How often a sentence finds its translation among 500 by the encoder's mean states, centred in each
 language, layer by layer; and the rank of a word's translation among all pieces of a joint table. (A model of one
-direction was not trained to read its target language.) Do heads differ, near or far? For 100 pairs the mean distance of
-each head, as log2 of that of equal weights (below 0: near), and its entropy, as a share of theirs. Gradient by depth:
-its norm in each layer of a new model with 12 + 12 layers. Results go to runs/bench/inside.
+direction was not trained on sources in its target language.) Do heads differ, near or far? For 100 pairs: the mean
+distance of each head, as log2 of its ratio to that of equal weights (below 0: near), and the entropy, as a share of
+that of equal weights. Gradient by depth: its norm in each layer of a new model with 12 + 12 layers. Results go to
+runs/bench/inside.
 """
 
-import gzip
 import json
 import statistics
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dragoman.bundle import Bundle
 from dragoman.commands.cli import Parser, command
 from dragoman.config import ModelConfig
 from dragoman.data.collate import collate
+from dragoman.data.lines import lines as read_lines
 from dragoman.explain.attention_map import attended
 from dragoman.explain.picture import curve_figure, heat_figure
 from dragoman.masks import padding_attn_mask
@@ -32,7 +34,6 @@ from dragoman.model.pooling import masked_mean
 from dragoman.model.transformer import Transformer
 
 FOLDER, DEPTH = Path("runs/bench/inside"), 12
-TEST = Path(__file__).parents[2] / "data/phrasebook/written/test.jsonl.gz"
 WORDS = """
 茶 tea 水 water 书 book 人 people 年 year 天 day 家 home 钱 money 车 car 狗 dog 猫 cat 鱼 fish 门 door 手 hand
 我 I 你 you 他 he 她 she 我们 we 他们 they 大 big 小 small 好 good 新 new 老 old 冷 cold 红 red 白 white 黑 black
@@ -47,20 +48,23 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--model", nargs="+", required=True, metavar="FOLDER", help="bundles, or runs that have one")
     args = parser.parse(argv)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with gzip.open(TEST, "rt", encoding="utf-8") as file:
-        pairs = [json.loads(line)["translation"] for line in file][:500]
-    found, rows, text = {}, [], ""
+    path = files.shipped("data/phrasebook/written") / "test.jsonl.gz"
+    pairs = [json.loads(line)["translation"] for line in islice(read_lines(path), 500)]
+    percent, rows, text = {}, [], ""
     for folder in args.model:
         name, bundle = Path(folder).name, bundles.load(folder)
-        found[name] = retrieval(bundle, pairs)
-        rows.append([name, " ".join(f"{x:.1f}" for x in found[name]), *map(str, ranks(bundle).values())])
+        percent[name] = retrieval(bundle, pairs)
+        rows.append([name, " ".join(f"{x:.1f}" for x in percent[name]), *map(str, ranks(bundle).values())])
         maps = heads(bundle, pairs[:100])
         files.write(FOLDER / f"heads_{name}.png", heat_figure(maps, "head - 1", "layer - 1"))
         text += "\n" + by_layer(f"{name}: layers of", maps)
     header = ["model", "% found: embeddings, layers, last norm", "median rank of the translation", "words", "pieces"]
     norms = {f"{part}, {norm}-norm": line for norm in ("pre", "post") for part, line in gradients(norm).items()}
     text = markdown(header, rows) + text + "\n" + by_layer("log10 of the gradient norm", norms)
-    for name, lines, title in (("layers", found, "% found among 500"), ("gradients", norms, "log10 of gradient norm")):
+    for name, lines, title in (
+        ("layers", percent, "% found among 500"),
+        ("gradients", norms, "log10 of gradient norm"),
+    ):
         series: Any = {key: (range(len(line)), line) for key, line in lines.items()}
         files.write(FOLDER / f"{name}.png", curve_figure(series, "layer", "", title))
     files.write(FOLDER / "table.md", text.encode())

@@ -2,7 +2,7 @@
 
 Each line of mutants.tsv is a mutant: name, file under src/dragoman (or scripts/), old text, new text, and tests. It is
 written into a temporary copy of the checkout, where these tests run up to the first that fails; if none fails, the
-mutant lives. Results go to runs/bench/mutants.json. The same command resumes; remove that file to begin again.
+mutant survives. Results go to runs/bench/mutants.json. The same command resumes; remove that file to begin again.
 """
 
 import compileall
@@ -68,7 +68,7 @@ def run(copy: Path, tests: list[str]) -> bool:
     """Run tests of the copy in a child, which has torch already; return whether one failed."""
     child = os.fork()
     if not child:
-        signal.alarm(600)  # a mutant that never ends is noticed, too
+        signal.alarm(600)  # a mutant that runs for ever counts as noticed
         os.chdir(copy)
         for name in [name for name in sys.modules if name.partition(".")[0] == "dragoman"]:
             del sys.modules[name]

@@ -1,8 +1,7 @@
 """Translation lexicon of a corpus by IBM Model 1 (Brown et al. 1993).
 
-training/initial.py makes the initial embeddings of it. Every target piece of a pair is taken as the translation of one
-of its source pieces, or of none of them. Expectation maximisation over all pairs estimates t(target | source), from the
-ids alone.
+Input of training/initial.py. In the model each target piece of a pair translates one of its source pieces, or none.
+Expectation maximisation over the ids of all pairs estimates t(target | source).
 """
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from dragoman.data.store import Ragged
 from dragoman.special import PAD
 
-# Further pairs add seconds and few words.
+# Further pairs take time and add few words.
 _MAX_PAIRS, _N_ROUNDS = 50_000, 5
 # Less probable translations are noise.
 _MIN_PROBABILITY = 0.02

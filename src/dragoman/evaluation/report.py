@@ -65,8 +65,8 @@ def page(run: Path, language: str = "en") -> bytes:
     for row in rows:
         row["chrf"] = METRICS["chrf"](row["tgt"]).sentence_score(row["hypothesis"], row["references"]).score
     samples = rows[:: max(1, len(rows) // N_SENTENCES)][:N_SENTENCES]
-    # One that is short enough for a picture.
-    shown = [row for row in samples if len(row["source"]) <= 40][:1]
+    # A picture has room for a short sentence.
+    drawn = [row for row in samples if len(row["source"]) <= 40][:1]
     content = record | {
         "language": language,
         "name": run.resolve().name,
@@ -74,7 +74,7 @@ def page(run: Path, language: str = "en") -> bytes:
         "worst": sorted((row for row in rows if row["chrf"] < 100), key=lambda row: row["chrf"])[:N_SENTENCES],
         "challenges": {path.parent.name: _json(path)["passed"] for path in run.glob("evaluation/*/challenge.json")},
         "curves": _curves(record, run / "tensorboard"),
-        "attention": [_attention(translator, row) for row in shown],
+        "attention": [_attention(translator, row) for row in drawn],
         "cost": _cost(translator.bundle),
         "settings": flatten(record["config"]),
         "defaults": flatten(settings(Config())),
@@ -84,7 +84,7 @@ def page(run: Path, language: str = "en") -> bytes:
 
 
 def advice(record: dict[str, Any], tokenizer: Tokenizer, sources: Sequence[str]) -> dict[str, Any]:
-    """Return the rules of "what to try next" with their figures; others are false."""
+    """Return the figures of each advice, or a false value where it does not apply."""
     history, monitor = record["metrics"]["validations"], record["config"]["training"]["monitor"]
     n_read, n_kept = (record["cleaning"][key]["train"] for key in ("read", "kept"))
     last, lowest = history[-1], min(history, key=lambda each: each["loss"])
@@ -137,7 +137,7 @@ def _cost(info: BundleInfo) -> str:
 def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dict[str, str]], list[str]]:
     """Return a row for each run, the best first, and the signatures of each column.
 
-    A column holds one test set and its signatures. A number tells unlike columns of one name apart.
+    A column holds the scores of one test set with equal signatures. Further columns of the same title are numbered.
     """
     rows, columns = list[dict[str, str]](), dict[tuple[str, ...], str]()
     for run in runs:
@@ -152,7 +152,7 @@ def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dic
             title = f"{test['name']} {' / '.join(names)}"
             texts = [(each.sources, list(map(list, each.references))) for each in test["outputs"]]
             key = title, " / ".join(signatures), repr(texts) if texts else metrics["data"]
-            n = 1 + sum(known[0] == title for known in columns)
+            n = 1 + sum(other[0] == title for other in columns)
             column = columns.setdefault(key, title if n == 1 else f"{title} [{n}]")
             row[column] = " / ".join(f"{value:.2f}" for value in values)
             if test["name"] == "validation":

@@ -1,6 +1,6 @@
 """How often the warnings apply, on good input and on damaged input.
 
-The rates on good input are false alarms, but for bad translations. Those on damaged input are hits.
+Most warnings on good input are false alarms; the others mark bad translations. Warnings on damaged input are hits.
 """
 
 import random

@@ -41,7 +41,10 @@ def bare(d_model: int, score: str = "scaled_dot") -> Attention:
 
 
 def waist() -> Values:
-    """Score -(q - k)^2 / 2: but for q^2 the product of (q, 1) and (k, -k^2 / 2)."""
+    """Score -(q - k)^2 / 2 by the product of (q, 1) and (k, -k^2 / 2).
+
+    The product lacks -q^2 / 2. That term is the same for all keys, so the softmax does not change.
+    """
     k, v = torch.tensor([51.0, 56.0, 58.0]), torch.tensor([40.0, 43.0, 48.0])
     layer, query = bare(3, "dot"), torch.tensor([[[57.0, 1.0, 0.0]]])
     # Two components are the key, the third is the value.
@@ -54,9 +57,8 @@ def waist() -> Values:
 def matrices() -> Values:
     q, layer = torch.tensor([[57.0, 83], [76, 55]]), bare(2)
     k, v = torch.tensor([[51.0, 70], [58, 88], [56, 82]]), torch.tensor([[40.0, 55], [43, 59], [48, 65]])
-    raw, normal = (
-        layer.weights(*pair)[0, 0] for pair in ((q[None], k[None]), [(x - k.mean(0))[None] / k.std(0) for x in (q, k)])
-    )
+    raw = layer.weights(q[None], k[None])[0, 0]
+    normal = layer.weights(*((x[None] - k.mean(0)) / k.std(0) for x in (q, k)))[0, 0]
     return {"q": q, "k": k, "v": v, "scores": layer.score(q, k), "weights": raw, "output": raw @ v, "normal": normal}
 
 
@@ -77,7 +79,7 @@ def mask() -> Values:
 
 
 def pooling() -> Values:
-    """The padding mask of note 002, on states whose mean one can check."""
+    """The padding mask of note 002, on states whose mean is easy to check."""
     memory, pool = torch.arange(20.0).view(2, 5, 2) / 10, AttentionPooling(2).requires_grad_(False)
     padding = torch.tensor([[False, False, False, True, True], [False, False, True, True, True]])
     for parameter, value in zip(pool.parameters(), (torch.eye(2), torch.zeros(2), torch.ones(1, 2)), strict=True):
@@ -113,7 +115,7 @@ def shift() -> Values:
 
 
 def trained() -> Transformer:
-    """Train a small model on four pairs until it reproduces them; two seconds."""
+    """Train a small model on four pairs until it reproduces them."""
     torch.manual_seed(1)
     config = ModelConfig(d_model=32, d_ff=64, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0)
     model = Transformer(config, src_vocab_size=len(WORDS), tgt_vocab_size=len(WORDS))
@@ -141,27 +143,22 @@ def loop() -> Values:
 
 
 def frequencies(d_model: int, base: float) -> Tensor:
-    """Return those of the encoding: the angle of each (sine, cosine) of position 1."""
+    """Return the frequencies of the encoding: the angles of position 1."""
     sine, cosine = sinusoid(torch.tensor([1]), d_model, base)[0].unflatten(0, (-1, 2)).T
     return torch.atan2(sine, cosine)
 
 
 def pe() -> Values:
     divisors = 1 / torch.stack([frequencies(8, base) for base in (100.0, 1000.0, 10000.0)])
-    waves, picture = (
-        2 * math.pi * divisors,
-        partial(heat_figure, {"PE": sinusoid(torch.arange(50), 128, 10000.0)}, "", "pos"),
-    )
-    return {"table": sinusoid(torch.arange(3), 4, 10000.0), "divisors": divisors, "waves": waves, "picture": picture}
+    picture = partial(heat_figure, {"PE": sinusoid(torch.arange(50), 128, 10000.0)}, "", "pos")
+    values = {"table": sinusoid(torch.arange(3), 4, 10000.0), "divisors": divisors, "waves": 2 * math.pi * divisors}
+    return values | {"picture": picture}
 
 
 def products() -> Values:
-    """The picture that note 001 lost: a random map between two encodings."""
-    p, between = (
-        sinusoid(torch.arange(50), 64, 10000.0),
-        torch.randn(64, 64, generator=torch.Generator().manual_seed(1)),
-    )
-    maps = {"PE(i)·PE(j)": p @ p.T, "PE(i)·W·PE(j)": p @ between @ p.T / 8}
+    """Products of two encodings, with and without a random matrix between them."""
+    p, w = sinusoid(torch.arange(50), 64, 10000.0), torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
+    maps = {"PE(i)·PE(j)": p @ p.T, "PE(i)·W·PE(j)": p @ w @ p.T / 8}
     plain, mapped = (torch.stack([m.diagonal(n)[:5] for n in range(4)]) for m in maps.values())
     return {"plain": plain, "mapped": mapped, "picture": partial(heat_figure, maps, "j", "i")}
 
@@ -171,15 +168,12 @@ def _scheme(kind: str, causal: bool = False) -> Any:
 
 
 def rope() -> Values:
-    """Four pairs of lengths 1 to 4, so that their circles lie in one another."""
+    """Rotation of four pairs; their lengths, 1 to 4, keep the circles apart."""
     turned = _scheme("rope").rotate(torch.tensor([1.0, 0, 2, 0, 3, 0, 4, 0]).expand(9, 8), torch.arange(9))
     pairs = {f"i = {i}": turned[:, 2 * i : 2 * i + 2].T.tolist() for i in range(4)}
     angles = torch.rad2deg(frequencies(8, 10000.0))
-    return {
-        "turned": turned[:4],
-        "angles": angles,
-        "picture": partial(curve_figure, pairs, "2i", "2i + 1", "RoPE", "equal"),
-    }
+    picture = partial(curve_figure, pairs, "2i", "2i + 1", "RoPE", "equal")
+    return {"turned": turned[:4], "angles": angles, "picture": picture}
 
 
 def t5() -> Values:

@@ -1,8 +1,8 @@
 """Weights in the names and the order of Marian and Pegasus, both ways.
 
-Pegasus (pre-norm) and Marian (post-norm) compute the same function as a Transformer with sinusoids. There all sines
-come before all cosines, here they alternate. So the residual stream has another order, and with it an axis of each
-matrix that reads or writes it.
+Pegasus (pre-norm) and Marian (post-norm) compute the same function as a Transformer with sinusoids. They put all sines
+before all cosines; here sines and cosines alternate. The components of the residual stream are reordered, and so is the
+axis of each matrix that reads or writes it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ def unsupported(config: ModelConfig) -> str | None:
 
 @torch.no_grad()
 def state_dict(model: Transformer) -> dict[str, Tensor]:
-    """Return the weights under their names, in their order."""
+    """Return the weights with the names and the order of Marian and Pegasus."""
     order = _order(model.config.d_model)
     return {name: ours if axis is None else ours.index_select(axis, order) for name, ours, axis in _tensors(model)}
 
@@ -56,7 +56,7 @@ def _order(d_model: int) -> Tensor:
 
 
 def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor, int | None]]:
-    """Yield their name, a view of our tensor, its axis of the residual stream or None."""
+    """Yield the exported name, the tensor of the model, and its residual axis or None."""
     for root, weight, bias, axis in _parts(model):
         yield f"{root}.weight", weight, axis
         if bias is not None:

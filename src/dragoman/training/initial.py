@@ -12,12 +12,11 @@ from dragoman.model.transformer import Transformer
 
 @torch.no_grad()
 def start_from_lexicon(model: Transformer, data: TranslationData) -> dict[str, int]:
-    """Start source pieces between their translations.
+    """Initialise the vectors of source pieces by those of their translations.
 
-    The vector of a piece starts at the weighted mean of the vectors of its translations. The value and output
-    projections of cross-attention start as identity matrices. So the decoder's first guesses are translations of the
-    source pieces, and training begins with where to attend. Returns {"pieces": number of source pieces, "covered":
-    those with a translation}.
+    The vector of a piece is the weighted mean of the vectors of its translations. The value and output projections of
+    cross-attention are identity matrices. A decoder that attends to a source piece then predicts its translations
+    before any training. Returns {"pieces": number of source pieces, "covered": those with a translation}.
     """
     joint = data.src_tokenizer.sha256 == data.tgt_tokenizer.sha256
     sizes = {"src_size": len(data.src_tokenizer), "tgt_size": len(data.tgt_tokenizer)}
