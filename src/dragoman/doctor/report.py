@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment
 from rich.text import Text
 
 from dragoman.config import DataConfig
@@ -16,7 +15,9 @@ from dragoman.data.readers import find as find_corpus
 from dragoman.doctor.findings import chinese_scripts, faults, find, suspects
 from dragoman.doctor.survey import survey, texts_of
 from dragoman.errors import UserError
+from dragoman.explain.page import render
 
+_FOLDER = Path(__file__).parent
 FORMAT = 2
 N_PLACES, N_EXAMPLES, MAX_SHOWN = 1000, 5, 300  # per finding; characters of a sentence
 N_BARS = 41  # of a histogram
@@ -93,18 +94,9 @@ def report_paths(output: str | None, config: DataConfig) -> tuple[Path, Path]:
 
 def page(report: dict[str, Any]) -> bytes:
     """Return the report as HTML in UTF-8."""
-    return _render("report.html", report, autoescape=True).encode("utf-8", "replace")
+    return render(_FOLDER / "report.html", **report, titles=TITLES)
 
 
 def summary(report: dict[str, Any]) -> Text:
     """Return the report as lines for the terminal, coloured where rich prints them."""
-    return Text.from_markup(_render("summary.j2", report, autoescape=False).strip())
-
-
-def _render(template: str, report: dict[str, Any], *, autoescape: bool) -> str:
-    environment = Environment(autoescape=autoescape, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["visible"] = lambda text: "".join(
-        character if character.isprintable() else f"⟨U+{ord(character):04X}⟩" for character in text
-    )
-    source = Path(__file__).with_name(template).read_text(encoding="utf-8")
-    return environment.from_string(source).render(report, titles=TITLES)
+    return Text.from_markup(render(_FOLDER / "summary.j2", autoescape=False, **report, titles=TITLES).decode().strip())

@@ -20,7 +20,7 @@ from dragoman.special import BOS, EOS
 
 @dataclass(frozen=True)
 class Attended:
-    """Attention weights of one pair, as in attention_maps, the pieces of the axes, and logits.
+    """Attention maps of one pair (attention_maps), pieces of the axes, and logits.
 
     pieces: "src" (S) encoder input, "tgt_in" (T) decoder input, "tgt_out" (T) decoder output. Query t of "decoder"
     and "cross" predicts tgt_out[t] by row t of the logits (T, V).

@@ -47,10 +47,13 @@ def attention_page(
 
 
 def render(template: str | Path, *, autoescape: bool = True, block: str | None = None, **values: object) -> bytes:
-    """Fill in a template of this folder, another file, or one block of it. Return UTF-8."""
+    """Return a template, or one block of it, filled in, as UTF-8.
+
+    A name without a folder is a file of explain/.
+    """
     environment = Environment(autoescape=autoescape, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    environment.filters |= {"numbers": numbers, "data_url": data_url}
+    environment.filters |= {"numbers": numbers, "data_url": data_url, "visible": visible}
     page = environment.from_string((Path(__file__).parent / template).read_text(encoding="utf-8"))
     text = "".join(page.blocks[block](page.new_context(values))) if block else page.render(values)
     return text.encode("utf-8", "replace")
@@ -66,3 +69,8 @@ def numbers(values: Any) -> str:
 def data_url(png: bytes) -> str:
     """Encode a picture as the `src` of an HTML image."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def visible(text: str) -> str:
+    """Replace characters that cannot be printed by their code points."""
+    return "".join(each if each.isprintable() else f"⟨U+{ord(each):04X}⟩" for each in text)
