@@ -1,6 +1,7 @@
 """Two processes, one run: they share the work and arrive where one process would have (gloo, on the CPU)."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -9,9 +10,18 @@ import torch
 
 pytestmark = pytest.mark.slow
 WORK = """
-import sys
+import os, pathlib, signal, sys, threading, time
 from dragoman.compose import compose
 from dragoman.training.fit import Stopped, fit
+
+def kill_after_a_checkpoint():
+    while not list(pathlib.Path("runs").glob("*/last.ckpt")):
+        time.sleep(0.02)
+    pathlib.Path("killed").touch(exist_ok=False)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if "TORCHELASTIC_RUN_ID" in os.environ and os.environ["RANK"] == "1" and not os.path.exists("killed"):
+    threading.Thread(target=kill_after_a_checkpoint, daemon=True).start()
 try:
     fit(compose(sys.argv[1:]))
 except Stopped as stopped:
@@ -23,19 +33,22 @@ except Stopped as stopped:
 def train(tmp_path, corpus):
     """Train in a process of its own, on so many devices; return the folder of the run and what was printed."""
 
-    def train(name, devices, *, max_steps, accumulate=1, patience=0):
+    def settings_of(name, devices, *, max_steps, accumulate=1, patience=0, nodes=1):
         corpora = ",".join(f"{{path: {corpus / part}}}" for part in ("farm", "town"))
-        settings = [
+        return [
             f"name={name}", f"data.corpora=[{corpora}]", "data.tokenizer.vocab_size=330", "data.test_size=0",
             "data.max_tokens=120", "data.max_length=40", f"data.cache={corpus / 'cache'}", "model=tiny", "recipe=none",
             "model.dropout=0.0", "model.score=additive", "training.warmup_steps=4", "training.average_last=2",
             f"training.accumulate={accumulate}", "trainer.accelerator=cpu", f"trainer.devices={devices}",
             "trainer.precision='32'", f"trainer.max_steps={max_steps}", "trainer.validate_every=3",
             "trainer.validation_pairs=7", "trainer.samples=1", f"training.patience={patience}",
+            f"trainer.nodes={nodes}",
         ]  # fmt: skip
+
+    def train(name, devices, **options):
         (tmp_path / "work.py").write_text(WORK)
         done = subprocess.run(
-            [sys.executable, "work.py", *settings],
+            [sys.executable, "work.py", *settings_of(name, devices, **options)],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -47,6 +60,7 @@ def train(tmp_path, corpus):
         assert done.stderr.count("done; the best model is in") == 1, "only the first process speaks"
         return tmp_path / "runs" / name
 
+    train.settings_of, train.folder = settings_of, tmp_path
     return train
 
 
@@ -66,3 +80,29 @@ def test_a_resumed_run_of_two_equals_one_that_never_stopped(train, outcome):
     assert outcome(train("broken", 2, max_steps=6, patience=9)) | {"records": 0} == outcome(
         train("straight", 2, max_steps=6, patience=9)
     ) | {"records": 0}
+
+
+def test_two_nodes_end_equal_though_one_is_killed(train, outcome):
+    """torchrun restarts both processes after the second one is killed; they resume from the last checkpoint."""
+    straight = train("straight", 2, max_steps=12, patience=9)
+    (train.folder / "runs").rename(train.folder / "other")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ["--nnodes=2", "--nproc-per-node=1", "--max-restarts=2", "--rdzv-backend=c10d"]
+    options += [f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=test", "work.py"]
+    settings = train.settings_of("broken", 1, max_steps=12, patience=9, nodes=2)
+    command = [sys.executable, "-m", "torch.distributed.run", *options, *settings]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    agents = [subprocess.Popen(command, cwd=train.folder, env=environment, **pipes) for _ in range(2)]
+    try:
+        printed = "".join(agent.communicate(timeout=300)[0] for agent in agents)
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0, 0], printed
+    assert (train.folder / "killed").exists()
+    assert "resuming runs/broken at step" in printed
+    ends = [outcome(run) for run in (train.folder / "runs" / "broken", train.folder / "other" / straight.name)]
+    assert ends[0] | {"records": 0} == ends[1] | {"records": 0}

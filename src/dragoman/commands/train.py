@@ -84,6 +84,7 @@ def train(overrides: list[str], config: Config) -> None:
 
     from dragoman.training.fit import Stopped, fit
     from dragoman.training.preflight import preflight
+    from dragoman.training.run import is_first
 
     # Lightning starts the other processes of a run on several devices with this command line.
     sys.argv = [sys.argv[0], *overrides]
@@ -91,7 +92,7 @@ def train(overrides: list[str], config: Config) -> None:
     try:
         (preflight if config.preflight else fit)(config)
     except Stopped as stopped:
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+        if is_first():
             saved = f"saved in {stopped.path}" if stopped.path else "nothing is lost"
             print(f"stopped, {saved}; the same command resumes", file=sys.stderr)
         sys.exit(128 + stopped.signum)
@@ -100,7 +101,7 @@ def train(overrides: list[str], config: Config) -> None:
         distributed.destroy_process_group()
     os.environ.clear()
     os.environ.update(environment)
-    if os.environ.get("LOCAL_RANK", "0") == "0" and not config.preflight:
+    if is_first() and not config.preflight:
         report(Path(config.run_dir))
 
 

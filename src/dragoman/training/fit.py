@@ -27,7 +27,7 @@ from dragoman.training.checkpoint import CheckpointCallback, CheckpointIO, Stopp
 from dragoman.training.initial import start_from_lexicon
 from dragoman.training.machine import accelerator_for, keep_freed_memory, precision_for
 from dragoman.training.module import TranslationModule
-from dragoman.training.progress import LOGGERS, ProgressCallback, log_settings
+from dragoman.training.progress import LOGGERS, ProgressCallback, check_loggers, log_settings
 from dragoman.training.results import Results
 from dragoman.training.schedule import OPTIMIZERS, SCHEDULES
 from dragoman.training.validation import ValidationCallback
@@ -160,8 +160,7 @@ def resolve(config: Config) -> Config:
     choose("training.schedule", config.training.schedule, SCHEDULES)
     choose("training.optimizer", config.training.optimizer, OPTIMIZERS)
     choose("search.kind", config.search.kind, SEARCHES)
-    for name in config.trainer.loggers:
-        choose("trainer.loggers", name, LOGGERS)
+    check_loggers(config.trainer.loggers)
     for name in config.trainer.metrics:
         choose("trainer.metrics", name, METRICS)
     scores, monitor = ["loss", *config.trainer.metrics, "exact"], config.training.monitor
@@ -214,10 +213,6 @@ def make_module(config: Config, data: TranslationData, progress: ProgressCallbac
 def make_trainer(config: Config, run_dir: Path, callbacks: list[Callback], step: int) -> Trainer:
     """Build Lightning's Trainer; `step` is the step of the checkpoint, or 0."""
     c = config.trainer
-    try:
-        loggers = [LOGGERS[name](run_dir, step) for name in c.loggers]
-    except ModuleNotFoundError as error:
-        raise UserError(f"trainer.loggers={c.loggers}: a package is missing ({error}). Install it") from None
     return Trainer(
         accelerator=c.accelerator,
         devices=c.devices,
@@ -230,7 +225,7 @@ def make_trainer(config: Config, run_dir: Path, callbacks: list[Callback], step:
         val_check_interval=c.validate_every * config.training.accumulate,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
-        logger=loggers,
+        logger=[LOGGERS[name](run_dir, step) for name in c.loggers],
         callbacks=callbacks,
         plugins=[CheckpointIO()],
         enable_checkpointing=False,

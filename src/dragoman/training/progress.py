@@ -2,26 +2,50 @@
 
 import logging
 import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from dragoman import files
 from dragoman.config import TrainerConfig
 from dragoman.data.collate import Batch
+from dragoman.errors import UserError, choose
+from dragoman.explain.picture import pixels
+from dragoman.training import run
 
 log = logging.getLogger(__name__)
 
 # Seconds between two lines (no terminal) or two updates of the bar. Each one reads the loss, which makes a GPU wait.
 LINE_SECONDS = 30.0
 BAR_SECONDS = 0.5
+
+
+def _mlflow(run_dir: Path, step: int) -> MLFlowLogger:
+    """Return a logger for MLFLOW_TRACKING_URI, or for mlflow.db beside the run."""
+    record, folder = run_dir / "mlflow.txt", run_dir.parent.resolve()
+    local = f"sqlite:///{folder}/mlflow.db"
+    uri = os.environ.get("MLFLOW_TRACKING_URI", local)
+    logger = MLFlowLogger(
+        "dragoman",
+        run_dir.name,
+        uri,
+        artifact_location=(folder / "mlflow").as_uri() if uri == local else None,
+        run_id=record.read_text(encoding="utf-8") if step and record.exists() else None,
+    )
+    if run.is_first():
+        files.write(record, (logger.run_id or "").encode())
+    return logger
+
 
 # name -> function (folder of the run, first step) -> Lightning logger
 LOGGERS: dict[str, Callable[[Path, int], Logger]] = {
@@ -30,8 +54,20 @@ LOGGERS: dict[str, Callable[[Path, int], Logger]] = {
         str(run_dir), name="", version="tensorboard", default_hp_metric=False, purge_step=step + 1
     ),
     "csv": lambda run_dir, _: CSVLogger(str(run_dir), name="csv"),
-    "wandb": lambda run_dir, _: WandbLogger(run_dir.name, run_dir, id=run_dir.name, resume="allow"),
+    # create_new: each of several runs in one process is a run of its own.
+    "wandb": lambda run_dir, _: WandbLogger(
+        run_dir.name, run_dir, id=run_dir.name, project=os.environ.get("WANDB_PROJECT", "dragoman"), reinit="create_new"
+    ),
+    "mlflow": _mlflow,
 }
+
+
+def check_loggers(names: Iterable[str]) -> None:
+    """Raise UserError for a logger that does not exist or is not installed."""
+    for name in names:
+        choose("trainer.loggers", name, LOGGERS)
+        if name in ("wandb", "mlflow") and find_spec(name) is None:
+            raise UserError(f"trainer.loggers={name}: not installed. Run `pip install {name}`")
 
 
 def log_scalars(trainer: Trainer, scalars: dict[str, float]) -> None:
@@ -45,15 +81,54 @@ def log_settings(trainer: Trainer, settings: dict[str, Any], scores: dict[str, f
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.log_hyperparams(settings, {f"hp/{name}": score for name, score in scores.items()})
+        elif isinstance(logger, MLFlowLogger):  # raises an error for a parameter that changes
+            flat = run.flatten(settings)
+            logger.log_hyperparams({name: value for name, value in flat.items() if name not in run.MAY_CHANGE})
         else:
             logger.log_hyperparams(settings)
         logger.save()
+        if isinstance(logger, WandbLogger):
+            logger.experiment.finish()  # writes what is still in memory
 
 
-def boards(trainer: Trainer) -> list[Any]:
-    """Return the loggers' writers that show text and images, e.g. SummaryWriter."""
-    writers = [getattr(logger, "experiment", None) for logger in trainer.loggers]
-    return [writer for writer in writers if hasattr(writer, "add_text") and hasattr(writer, "add_image")]
+def _show_in_tensorboard(logger: Any, table: list[list[str]], images: dict[str, Any], step: int) -> None:
+    logger.experiment.add_text("samples", _markdown(table), step)
+    for name, image in images.items():
+        logger.experiment.add_image(name, image, step, dataformats="HWC")
+
+
+def _show_in_wandb(logger: Any, table: list[list[str]], images: dict[str, Any], step: int) -> None:
+    logger.log_table("samples", table[0], table[1:], step=step)
+    for name, image in images.items():
+        logger.log_image(name, [image], step)
+
+
+def _show_in_mlflow(logger: Any, table: list[list[str]], images: dict[str, Any], step: int) -> None:
+    logger.experiment.log_text(logger.run_id, _markdown(table), f"samples/step-{step:09}.md")
+    for name, image in images.items():
+        logger.experiment.log_image(logger.run_id, image, key=name, step=step)
+
+
+def _markdown(table: list[list[str]]) -> str:
+    """Write the table in Markdown; its first row is the header."""
+    lines = [f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in table]
+    return "\n".join([lines[0], "|---" * len(table[0]) + "|", *lines[1:]])
+
+
+# class of logger -> function (logger, table, images, step); other loggers show scalars only
+SHOW: dict[type, Callable[[Any, list[list[str]], dict[str, Any], int], None]] = {
+    TensorBoardLogger: _show_in_tensorboard,
+    WandbLogger: _show_in_wandb,
+    MLFlowLogger: _show_in_mlflow,
+}
+
+
+def log_samples(trainer: Trainer, table: list[list[str]], draw: Callable[[], dict[str, bytes]]) -> None:
+    """Log a table and the PNG images of `draw` with the loggers that show them."""
+    loggers = [logger for logger in trainer.loggers if type(logger) in SHOW]
+    images = {name: pixels(png) for name, png in draw().items()} if loggers else {}
+    for logger in loggers:
+        SHOW[type(logger)](logger, table, images, trainer.global_step)
 
 
 class ProgressCallback(Callback):

@@ -19,12 +19,12 @@ from dragoman.data.datamodule import TranslationData
 from dragoman.data.text import Pair, clean_text
 from dragoman.errors import check_choice
 from dragoman.explain.attention_map import attended
-from dragoman.explain.picture import attention_figure, curve_figure, pixels
+from dragoman.explain.picture import attention_figure, curve_figure
 from dragoman.languages import Direction
 from dragoman.metrics import LOWER_IS_BETTER, evaluate
 from dragoman.model.transformer import Transformer
 from dragoman.training.module import TranslationModule
-from dragoman.training.progress import boards, log_scalars
+from dragoman.training.progress import log_samples, log_scalars
 from dragoman.translation.engine import translate_ids
 
 Record = dict[str, Any]
@@ -157,20 +157,20 @@ class ValidationCallback(Callback):
 
     def _show_samples(self, trainer: Trainer, hypotheses: list[str], model: Transformer) -> None:
         """Log a table of translations, and last-layer cross-attention for two of them."""
-        step, tokenizers = trainer.global_step, (self.data.src_tokenizer, self.data.tgt_tokenizer)
+        tokenizers = self.data.src_tokenizer, self.data.tgt_tokenizer
         before = [*self.before, *[""] * self.n_samples]
         samples = list(zip(self.pairs, hypotheses, before, strict=False))[: self.n_samples]
-        table = "| source | reference | hypothesis | previous hypothesis |\n|---|---|---|---|"
-        for pair, *texts in samples:
-            cells = [text.replace("|", "\\|") for text in (pair.src, pair.tgt, *texts)]
-            table += f"\n| {' | '.join(cells)} |"
-        for board in boards(trainer):
-            board.add_text("samples", table, step)
+        header = ["source", "reference", "hypothesis", "previous hypothesis"]
+
+        def draw() -> dict[str, bytes]:
+            pictures = {}
             for i, (_, hypothesis, _) in enumerate(samples[:2]):
                 result = attended(model, tokenizers, self.sources[i], tokenizers[1].encode(hypothesis))
-                weights, pieces = result.maps["cross"][-1], result.pieces
-                picture = attention_figure(weights, pieces["tgt_out"], pieces["src"], title=f"step {step}")
-                board.add_image(f"attention/{i + 1}", pixels(picture), step, dataformats="HWC")
+                weights, pieces, title = result.maps["cross"][-1], result.pieces, f"step {trainer.global_step}"
+                pictures[f"attention/{i + 1}"] = attention_figure(weights, pieces["tgt_out"], pieces["src"], title)
+            return pictures
+
+        log_samples(trainer, [header, *([pair.src, pair.tgt, *texts] for pair, *texts in samples)], draw)
 
 
 def _groups(corpora: list[str], directions: list[Direction]) -> dict[str, list[tuple[Direction, list[int]]]]:

@@ -1,0 +1,144 @@
+"""Search for good settings: python scripts/sweep.py experiment=copy --space space.yaml --trials 20
+
+The file gives each setting its values, or the ends of a range (int, or float; log: true for a logarithmic scale):
+
+    training.lr: {low: 1e-4, high: 1e-2, log: true}
+    model.dropout: {low: 0.0, high: 0.3}
+    model.d_model: [128, 256]
+
+Optuna chooses the values of each trial by the trials before. A trial is a run of its own, runs/NAME/trial-N. It ends
+early if it is worse at a validation than half of the others. A trial that fails is skipped. The same command resumes.
+"""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dragoman.commands import cli
+from dragoman.commands.train import check_settings
+from dragoman.compose import compose
+from dragoman.errors import UserError
+from dragoman.metrics import LOWER_IS_BETTER
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
+    parser.usage = "%(prog)s experiment=NAME key=value ... --space FILE --trials N"
+    parser.add_argument("--space", required=True, metavar="FILE", help="YAML: the values of each setting")
+    parser.add_argument("--trials", type=int, required=True, metavar="N", help="trials in all, failed ones included")
+    return parser
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    args, words = parser().parse_known_args(argv)
+    try:
+        import optuna
+    except ModuleNotFoundError:
+        raise UserError("sweep: Optuna is not installed. Run `pip install optuna`") from None
+    base = check_settings(words)
+    config, space = compose(base), read_space(Path(args.space), base)
+    folder, monitor = Path("runs") / config.name, config.training.monitor
+    folder.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        storage=f"sqlite:///{folder}/sweep.db",
+        study_name="sweep",
+        direction="minimize" if monitor == "loss" or monitor.split("_")[0] in LOWER_IS_BETTER else "maximize",
+        sampler=optuna.samplers.TPESampler(seed=config.seed),
+        load_if_exists=True,
+    )
+    for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):  # of a sweep that was stopped
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        study.enqueue_trial(trial.params, {"run": number_of(trial)})
+
+    def objective(trial: Any) -> float:
+        values = [f"{key}={suggest(trial, key, choices)}" for key, choices in space.items()]
+        run = folder / f"trial-{number_of(trial)}"
+        print(f"{run}: {' '.join(values)}", flush=True)
+        return train(trial, [*base, *values, f"name={config.name}-{run.name}", f"run_dir={run}"], monitor)
+
+    left = args.trials - len({number_of(trial) for trial in study.trials if trial.state.is_finished()})
+    for _ in range(left + sum(not trial.state.is_finished() for trial in study.trials)):
+        study.optimize(objective, n_trials=1, catch=Exception)
+    show(study, monitor)
+    if any(trial.state.name == "COMPLETE" for trial in study.trials):
+        best = [*base, *(f"{key}={value}" for key, value in study.best_params.items()), f"name={config.name}-best"]
+        print(f"the best: python train.py {shlex.join(best)}")
+
+
+def number_of(trial: Any) -> int:
+    """Return the number of a trial; one that was stopped has a second entry in Optuna."""
+    return trial.user_attrs.get("run", trial.number)
+
+
+def read_space(path: Path, base: list[str]) -> dict[str, Any]:
+    """Read the space; check each setting with its first value. Raises UserError."""
+    space = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        firsts = {key: values["low"] if isinstance(values, dict) else values[0] for key, values in space.items()}
+    except (AttributeError, KeyError, IndexError, TypeError):
+        raise UserError(f"{path}: not a space. Write 'setting: [values]' or 'setting: {{low: X, high: Y}}'") from None
+    for key, value in firsts.items():
+        compose([*base, f"{key}={value}"])
+    return space
+
+
+def suggest(trial: Any, key: str, values: Any) -> Any:
+    """Return Optuna's value of a setting."""
+    if isinstance(values, list):
+        return trial.suggest_categorical(key, values)
+    low, high, log = values["low"], values["high"], values.get("log", False)
+    if isinstance(low, int) and isinstance(high, int):
+        return trial.suggest_int(key, low, high, log=log)
+    return trial.suggest_float(key, float(low), float(high), log=log)  # YAML reads 1e-4 as text
+
+
+def train(trial: Any, settings: list[str], monitor: str) -> float:
+    """Train one run, report each validation, and return the best score."""
+    import optuna
+    from lightning.pytorch.loggers.logger import DummyLogger
+
+    from dragoman.training.fit import Stopped, fit
+    from dragoman.training.progress import LOGGERS
+
+    class Report(DummyLogger):
+        def log_metrics(self, metrics: Any, step: Any = 0) -> None:
+            if (score := metrics.get(f"validation/{monitor}")) is not None:
+                trial.report(score, step)
+                if trial.should_prune():
+                    raise optuna.TrialPruned(f"worse than half of the others at step {step}")
+
+    LOGGERS["sweep"] = lambda run_dir, step: Report()
+    try:
+        config = compose(settings)
+        config.trainer.loggers.append("sweep")
+        bundle = fit(config)
+    except Stopped as stopped:
+        sys.exit(128 + stopped.signum)
+    except Exception as error:
+        print(f"trial {trial.number} ended: {error}", file=sys.stderr)
+        raise
+    return json.loads((bundle.parent / "metrics.json").read_text(encoding="utf-8"))["best"][monitor]
+
+
+def show(study: Any, monitor: str) -> None:
+    """Print a table of all trials."""
+    from rich.console import Console
+    from rich.table import Table
+
+    names = sorted({name for trial in study.trials for name in trial.params})
+    table = Table("trial", "state", monitor, *names)
+    for trial in study.trials:
+        values = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in map(trial.params.get, names))
+        value = "" if trial.value is None else f"{trial.value:.3f}"
+        table.add_row(str(number_of(trial)), trial.state.name.lower(), value, *values)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""A sweep over settings: which trials are made, which end early, what resumes."""
+
+import json
+import os
+import runpy
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import UserError
+from dragoman.training import fit as training
+from dragoman.training import progress
+from dragoman.training.checkpoint import Stopped
+
+pytestmark = pytest.mark.slow
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture
+def sweep(monkeypatch, tmp_path, capsys):
+    """Run the sweep with a training that scores `scores[run]` at its validation; return the folders it used."""
+    pytest.importorskip("optuna")
+    main = runpy.run_path(str(SCRIPTS / "sweep.py"))["main"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.yaml").write_text("training.lr: {low: 1e-4, high: 1e-2, log: true}\nmodel.n_heads: [2, 4]\n")
+
+    def sweep(trials, scores):
+        used = []
+
+        def fit(config):
+            run = Path(config.run_dir)
+            used.append(run.name)
+            score = scores.get(run.name, 10.0)
+            if isinstance(score, BaseException):
+                raise score
+            progress.LOGGERS["sweep"](run, 0).log_metrics({"validation/bleu": score}, 1)
+            run.mkdir(parents=True, exist_ok=True)
+            (run / "metrics.json").write_text(json.dumps({"best": {"bleu": score}}))
+            return run / "bundle"
+
+        monkeypatch.setattr(training, "fit", fit)
+        monkeypatch.setitem(progress.LOGGERS, "sweep", None)
+        code = main(["experiment=copy", "--space", "space.yaml", "--trials", str(trials)])
+        return code, used, capsys.readouterr().out
+
+    return sweep
+
+
+def test_a_failed_trial_ends_no_sweep_and_a_bad_one_is_pruned(sweep):
+    scores = {"trial-1": UserError("bad"), "trial-2": 30.0, "trial-7": 1.0}
+    code, used, printed = sweep(8, scores)
+    assert (code, len(used)) == (0, 8)
+    states = [line.split()[3] for line in printed.splitlines() if line.startswith("│")]
+    assert states == ["complete", "fail", *["complete"] * 5, "pruned"]
+    assert "the best: python train.py experiment=copy training.lr=" in printed
+
+
+def test_a_stopped_sweep_resumes_its_trial(sweep):
+    code, used, _ = sweep(3, {"trial-1": Stopped(15)})
+    assert (code, used) == (143, ["trial-0", "trial-1"])
+    code, used, _ = sweep(3, {})
+    assert (code, used) == (0, ["trial-1", "trial-3"])
+    assert sweep(3, {})[1] == []
+
+
+def test_a_preempted_job_returns_to_the_queue(tmp_path):
+    """Programs of the test stand for srun and scontrol."""
+    for code, state, requeued in ((138, "RUNNING", 1), (143, "RUNNING", 1), (143, "CANCELLED", 0), (1, "RUNNING", 0)):
+        calls = tmp_path / f"calls-{code}-{state}"
+        for name, text in (("srun", f"exit {code}"), ("scontrol", f'echo "$@" >> {calls}; echo JobState={state}')):
+            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+        job = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7"}
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **job}
+        assert subprocess.run(["bash", SCRIPTS / "slurm.sh"], env=environment, check=False).returncode == code
+        assert (calls.read_text() if calls.exists() else "").count("requeue 7") == requeued
