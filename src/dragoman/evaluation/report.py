@@ -38,9 +38,7 @@ def read(run: Path) -> dict[str, Any]:
         raise UserError(f"{run}: no validation yet. Wait for the first one")
     texts = _json(run / "validation.json") if (run / "validation.json").is_file() else {}
     outputs = [Outputs(name="validation", tgt=name.partition("_")[2], **texts[name]) for name in texts]
-    # An older run has the signature of its first metric alone.
-    signatures = best.get("signatures") or dict.fromkeys(config["trainer"]["metrics"][:1], best.get("signature"))
-    scores = {name: (best[name], signature) for name, signature in signatures.items()}
+    scores = {name: (best[name], signature) for name, signature in best["signatures"].items()}
     tests: list[dict[str, Any]] = [{"name": "validation", "outputs": outputs, "scores": scores}]
     for path in sorted(run.glob("evaluation/*/scores.json")):
         scores = {name: (score["score"], score["signature"]) for name, score in _json(path)["scores"].items()}

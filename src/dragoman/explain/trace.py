@@ -29,11 +29,11 @@ Groups = dict[str, list[tuple[list[int], float]]]  # ids and score of the hypoth
 def trace(
     model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], src: Sequence[int], config: SearchConfig
 ) -> Trace:
-    """Translate `src`, ids without EOS, and record each step.
+    """Record each step of the search for one sentence.
 
-    "steps" lead to the best hypothesis: {"input": pieces, "next": piece, "likeliest": [[piece, probability]],
-    "cross": [layer][head][source piece]}. "beams" are all hypotheses of each step: {"living", "ended", "died"}, each
-    [{"pieces", "score"}]; "died" are those of the step before that have no continuation.
+    `src` are its ids without <EOS>. "steps" lead to the best hypothesis: {"input": pieces, "next": piece, "likeliest":
+    [[piece, probability]], "cross": [layer][head][source piece]}. "beams" are all hypotheses of each step: {"living",
+    "ended", "died"}, each [{"pieces", "score"}]; "died" are those of the step before that have no continuation.
     """
     src_tokenizer, tgt_tokenizer = tokenizers
     best, beams = _search(model.eval(), src, config)

@@ -53,12 +53,7 @@ class Facts:
     @property
     def n_steps(self) -> float:
         """Optimizer steps that fit into the time."""
-        return self.config.trainer.max_steps or self.total / (FILLED * self.config.data.max_tokens)
-
-    @property
-    def passes(self) -> str:
-        """Reason for the amount of regularisation."""
-        return f"about {self.epochs:,.0f} epochs fit into {self.minutes:,.0f} minutes"
+        return min(self.config.trainer.max_steps or float("inf"), self.total / (FILLED * self.config.data.max_tokens))
 
 
 def size(name: str) -> dict[str, int]:
@@ -79,7 +74,8 @@ def _batch(facts: Facts) -> tuple[dict[str, Any], str]:
 
 def _dropout(facts: Facts) -> tuple[dict[str, Any], str]:
     value = 0.05 if facts.epochs < 8 else 0.2 if facts.epochs < 25 else 0.3
-    return {"model.dropout": value, "model.activation_dropout": 0.0 if value < 0.3 else 0.1}, facts.passes
+    reason = f"about {facts.epochs:,.0f} epochs fit into {facts.minutes:,.0f} minutes"
+    return {"model.dropout": value, "model.activation_dropout": 0.0 if value < 0.3 else 0.1}, reason
 
 
 def _decay(facts: Facts) -> tuple[dict[str, Any], str]:
@@ -94,9 +90,8 @@ def _rate(facts: Facts) -> tuple[dict[str, Any], str]:
 
 
 def _average(facts: Facts) -> tuple[dict[str, Any], str]:
-    return {
-        "training.ema": round(min(0.999, max(0.9, 1 - 20 / facts.n_steps)), 4)
-    }, "over the last twentieth of the steps"
+    decay = round(min(0.999, max(0.9, 1 - 20 / facts.n_steps)), 4)
+    return {"training.ema": decay}, "over the last twentieth of the steps"
 
 
 # In this order: a later rule reads the values of earlier ones.
