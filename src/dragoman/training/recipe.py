@@ -67,7 +67,7 @@ def _size(facts: Facts) -> tuple[dict[str, Any], str]:
 
 
 def _batch(facts: Facts) -> tuple[dict[str, Any], str]:
-    lowest, highest, steps = (4096, 16_384, 20_000) if facts.gpu else (1024, 4096, 4_000)
+    lowest, highest, steps = (4096, 16_384, 20_000) if facts.gpu else (768, 4096, 4_000)
     tokens = min(highest, max(lowest, round(facts.total / FILLED / steps / 256) * 256))
     return {"data.max_tokens": max(tokens, facts.config.data.longest)}, f"{steps:,} steps or more, if they fit"
 
