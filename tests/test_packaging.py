@@ -85,7 +85,7 @@ def imported() -> set[str]:
 
 
 def test_dependencies_are_what_the_package_imports() -> None:
-    extras = ("opencc", "vectors", "export", "huggingface", "serve")
+    extras = ("opencc", "vectors", "export", "huggingface", "serve", "completion")
     user = [*PROJECT["dependencies"], *(text for name in extras for text in EXTRAS[name])]
     names = [canonicalize_name(Requirement(text).name) for text in user]
     modules = [MODULES.get(name, {name}) for name in names]

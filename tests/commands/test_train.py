@@ -1,7 +1,9 @@
 """The training command, without training: the fit is replaced."""
 
 import json
+import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dragoman.commands.train import main
+from dragoman.commands.train import completions, main
 from dragoman.config import Config
 
 Run = Any  # the fixture `run`
@@ -83,6 +85,32 @@ def test_cfg_prints_every_setting_and_its_value(run: Run, fits: list[Any]) -> No
 
 def test_help_names_the_experiments(run: Run) -> None:
     assert "experiment: adapt, both, copy" in run(main, "--help").out
+
+
+def test_tab_offers_groups_settings_and_named_values(run: Run) -> None:
+    def leaves(tree: dict[str, Any], prefix: str = "") -> set[str]:
+        parts = [leaves(v, f"{prefix}{k}.") if isinstance(v, dict) else {f"{prefix}{k}="} for k, v in tree.items()]
+        return set().union(*parts)
+
+    groups = {"experiment=", "data=", "recipe=", "model=", "training=", "trainer=", "search="}
+    assert set(completions("")) == groups | leaves(yaml.safe_load(run(main, "--cfg", "job").out))
+    for setting, values in {"recipe": "auto none", "data.leak": "pair sentence", "preflight": "true false"}.items():
+        assert completions(f"{setting}=") == [f"{setting}={value}" for value in values.split()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [("train experiment=smoke training.lab", "training.label_smoothing="), ("train init_from=ru", "init_from=runs/"),
+     ("translate --be", "--beam ")],
+)  # fmt: skip
+def test_tab_trains_and_translates_nothing(line: str, word: str, home: Path) -> None:
+    pytest.importorskip("argcomplete")
+    tab = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_STDOUT_FILENAME": "out"}
+    code = f"from dragoman.commands.{line.split()[0]} import main; main([])"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **tab}, check=True)
+    assert (home / "out").read_text() == word
+    assert os.listdir("runs") == ["golden"]
 
 
 def test_a_sweep_ends_in_a_table(run: Run, fits: list[Any]) -> None:

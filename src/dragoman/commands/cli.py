@@ -47,8 +47,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
 
+    def complete(self) -> None:
+        """If a shell asks for the next word (the Tab key), answer and exit."""
+        if "_ARGCOMPLETE" in os.environ:
+            import argcomplete
+
+            argcomplete.autocomplete(self)
+
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """Return the arguments. Raises UserError for an unknown option."""
+        self.complete()
         args, unknown = self.parse_known_args(argv)
         if unknown:
             raise UserError(f"{unknown[0]}: unknown option. Write ' -- ' before text that begins with '-'")

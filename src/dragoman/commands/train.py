@@ -8,6 +8,7 @@ A run for each value, one by one:       -m training.lr=1e-3,2e-3
 The same command resumes a run that was stopped.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from dragoman.commands import cli
 from dragoman.compose import CONFIGS, choices, compose, sweep, to_yaml
 from dragoman.config import Config
 from dragoman.errors import UserError
+from dragoman.section import Section
 
 _NAMED = ("name", "experiment")  # swept keys that already give each run a name
 
@@ -29,10 +31,37 @@ def parser() -> cli.Parser:
     parser = cli.Parser(__doc__)
     parser.usage = "%(prog)s [options] experiment=NAME key=value ..."
     parser.epilog = "\n".join(f"{group}: {', '.join(choices(group))}" for group in groups)
+    settings = parser.add_argument("settings", nargs="*", help="key=value: a file of a group below, or one setting")
+    settings.completer = completions  # type: ignore[attr-defined]  # of argcomplete
     parser.add_argument("-c", "--cfg", choices=["job"], help="print every setting and its value")
     parser.add_argument("-m", "--multirun", action="store_true", help="a run for each value of key=a,b")
     parser.add_argument("--version", action="version", version=dragoman.__version__)
     return parser
+
+
+def completions(prefix: str, **_: object) -> list[str]:
+    """Return groups and keys, or after "=" the named values of one, or files."""
+    key, equals, value = prefix.partition("=")
+    named = {path.name: choices(path.name) for path in CONFIGS.iterdir() if path.is_dir()} | named_values(Config())
+    if not equals:
+        return [f"{key}=" for key in named]
+    if not named.get(key):
+        from argcomplete import FilesCompleter
+
+        named[key] = list(FilesCompleter()(value))
+    return [f"{key}={each}" for each in named[key]]
+
+
+def named_values(section: Section, prefix: str = "") -> dict[str, list[str]]:
+    """Return the named values of each setting; there are none for numbers and texts."""
+    values: dict[str, list[str]] = {}
+    for setting in dataclasses.fields(section):
+        key, value = f"{prefix}{setting.name}", getattr(section, setting.name)
+        if isinstance(value, Section):
+            values |= named_values(value, f"{key}.")
+        else:
+            values[key] = ["true", "false"] if isinstance(value, bool) else list(setting.metadata.get("choices", ()))
+    return values
 
 
 def check_settings(words: list[str]) -> list[str]:
@@ -49,8 +78,10 @@ def check_settings(words: list[str]) -> list[str]:
 
 @cli.command
 def main(argv: list[str]) -> None:
-    args, words = parser().parse_known_args(argv)
-    overrides = check_settings(words)
+    options = parser()
+    options.complete()
+    args, others = options.parse_known_args(argv)
+    overrides = check_settings([*args.settings, *others])
     runs = named(sweep(overrides)) if args.multirun else [overrides]
     # Every run of a sweep is checked before the first one starts.
     configs = [compose(run) for run in runs]
