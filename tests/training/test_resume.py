@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins import MixedPrecision
 
 from dragoman import files
 from dragoman.errors import UserError
@@ -62,6 +64,25 @@ def test_a_run_killed_before_its_first_save_starts_again(runs, straight, at_step
     assert newest(runs.folder / "run") is None
     assert outcome(runs.fit("run")) == outcome(straight)
     assert "resuming" not in capsys.readouterr().out
+
+
+def test_the_scale_of_fp16_goes_on_after_a_resume(runs, at_step, checkpoint_of, monkeypatch):
+    """It doubles every two steps. Only with a plugin has Lightning fp16 on a CPU."""
+
+    def with_scaler(plugins, **options):
+        scaler = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=2)
+        plugins = [*plugins, MixedPrecision("16-mixed", "cpu", scaler)]
+        return Trainer(plugins=plugins, **options | {"precision": None})
+
+    def scale_of(run):
+        state = checkpoint_of(run)["MixedPrecision"]
+        return state["scale"], state["_growth_tracker"]
+
+    monkeypatch.setattr("dragoman.training.fit.Trainer", with_scaler)
+    with pytest.raises(Stopped):
+        runs.fit("run", trainer=at_step(3, kill(signal.SIGTERM)) | {"max_steps": 4})
+    assert scale_of(runs.folder / "run") == (2.0, 1)
+    assert scale_of(runs.fit("run", trainer={"max_steps": 4})) == (4.0, 0)
 
 
 @pytest.mark.slow
