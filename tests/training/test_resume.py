@@ -1,7 +1,9 @@
 """A run that was interrupted, anyhow and anywhere, ends bit by bit as one that was not."""
 
+import multiprocessing
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -90,15 +92,31 @@ def test_worker_processes_change_nothing(runs, straight, outcome):
     assert outcome(runs.fit("run", workers=1)) == outcome(straight)
 
 
-def test_a_second_signal_stops_at_once(runs, at_step, checkpoint_of):
+@pytest.mark.parametrize(("signum", "step"), [(signal.SIGINT, 5), (signal.SIGTERM, 7)])
+def test_only_a_second_ctrl_c_stops_at_once(signum, step, runs, at_step, checkpoint_of):
+    """Schedulers send SIGTERM more than once: the run is saved all the same."""
+
     def twice():
-        kill(signal.SIGTERM)()
-        kill(signal.SIGTERM)()
+        kill(signum)()
+        kill(signum)()
 
     with pytest.raises(Stopped) as stopped:
         runs.fit("run", trainer=at_step(7, twice))
-    assert stopped.value.path is None
-    assert checkpoint_of(runs.folder / "run")["global_step"] == 5
+    assert (stopped.value.path is None) == (signum == signal.SIGINT)
+    assert checkpoint_of(runs.folder / "run")["global_step"] == step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_workers_too_saves(signum, runs, at_step, checkpoint_of):
+    def kill_all():
+        for process in (*multiprocessing.active_children(), multiprocessing.current_process()):
+            os.kill(process.pid, signum)
+        time.sleep(0.5)  # for the end of a worker to be noticed
+
+    with pytest.raises(Stopped):
+        runs.fit("run", workers=1, trainer=at_step(3, kill_all))
+    assert checkpoint_of(runs.folder / "run")["global_step"] == 3
 
 
 def save(folder: Path, step: int) -> Path:

@@ -4,6 +4,7 @@ Training uses an endless stream of batches, validation a finite list; a checkpoi
 Batch number n depends on the seed and n alone, not on earlier batches, the number of workers, or interruptions.
 """
 
+import signal
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,11 @@ class BatchDataset(Dataset[Batch]):
         return samples
 
 
+def _ignore_signals(worker: int) -> None:
+    """Keep a worker until the run is saved: a scheduler signals all processes."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
+
+
 class TranslationData(LightningDataModule):
     """The corpora of `config` as batches, prepared at once or taken from the cache.
 
@@ -127,6 +133,7 @@ class TranslationData(LightningDataModule):
             batch_size=None,
             sampler=self._indices(),
             num_workers=self.config.workers,
+            worker_init_fn=_ignore_signals,
             generator=torch.Generator(),
         )
 

@@ -77,7 +77,8 @@ class Stopped(BaseException):  # like KeyboardInterrupt, so that `except Excepti
 class StopSignals:
     """Context manager with one handler for all signals that stop a run.
 
-    A signal raises Stopped. If `deferred`, the first one only sets `signum`, and CheckpointCallback stops later.
+    The first signal raises Stopped or, if `deferred`, sets `signum`, and CheckpointCallback stops later. Of the others
+    only SIGINT raises Stopped: schedulers send SIGTERM more than once.
     """
 
     def __init__(self) -> None:
@@ -99,8 +100,8 @@ class StopSignals:
                 signal.signal(signum, self._handle)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        again, self.signum = bool(self.signum), signum
-        if again or not self.deferred:
+        first, self.signum = not self.signum, signum
+        if not self.deferred if first else signum == signal.SIGINT:
             raise Stopped(signum)
 
 
