@@ -16,16 +16,16 @@ settings=(trainer.nodes="${SLURM_JOB_NUM_NODES:-1}" trainer.devices="${SLURM_NTA
 srun "${PYTHON:-.venv/bin/python}" train.py "$@" "${settings[@]}" &
 step=$!
 trap 'kill -USR1 $step' USR1
-trap 'kill -TERM $step' TERM
+# SLURM itself sends SIGTERM to the processes of the training; this script has to outlive it.
+trap : TERM
 # A trapped signal ends `wait`, so it is called until the step has ended.
-while true; do
-  wait $step
-  code=$?
-  kill -0 $step 2>/dev/null || break
-done
+while kill -0 $step 2> /dev/null; do wait $step; done
+wait $step
+code=$?
 
-# 138: SIGUSR1, 143: SIGTERM. `scancel` also sends SIGTERM, but a cancelled job stays cancelled.
+# 138: SIGUSR1, 143: SIGTERM in the grace time of a preemption. In any other state than RUNNING, SLURM is requeuing,
+# cancelling or ending the job by itself.
 if [ "$code" -eq 138 ] || [ "$code" -eq 143 ]; then
-  scontrol show job "$SLURM_JOB_ID" | grep -q JobState=CANCELLED || scontrol requeue "$SLURM_JOB_ID"
+  scontrol show job "$SLURM_JOB_ID" | grep -q JobState=RUNNING && scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

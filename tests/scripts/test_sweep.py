@@ -1,9 +1,7 @@
 """A sweep over settings: which trials are made, which end early, what resumes."""
 
 import json
-import os
 import runpy
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,16 +60,3 @@ def test_a_stopped_sweep_resumes_its_trial(sweep):
     code, used, _ = sweep(3, {})
     assert (code, used) == (0, ["trial-1", "trial-3"])
     assert sweep(3, {})[1] == []
-
-
-def test_a_preempted_job_returns_to_the_queue(tmp_path):
-    """Programs of the test stand for srun and scontrol."""
-    for code, state, requeued in ((138, "RUNNING", 1), (143, "RUNNING", 1), (143, "CANCELLED", 0), (1, "RUNNING", 0)):
-        calls = tmp_path / f"calls-{code}-{state}"
-        for name, text in (("srun", f"exit {code}"), ("scontrol", f'echo "$@" >> {calls}; echo JobState={state}')):
-            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-            (tmp_path / name).chmod(0o755)
-        job = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7"}
-        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **job}
-        assert subprocess.run(["bash", SCRIPTS / "slurm.sh"], env=environment, check=False).returncode == code
-        assert (calls.read_text() if calls.exists() else "").count("requeue 7") == requeued
