@@ -86,7 +86,7 @@ def submit(slurm, partition, program, *settings):
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.2)
