@@ -9,6 +9,7 @@ The same command resumes a run that was stopped.
 """
 
 import dataclasses
+import gc
 import json
 import os
 import re
@@ -111,6 +112,7 @@ def named(runs: list[list[str]]) -> list[list[str]]:
 
 def train(overrides: list[str], config: Config) -> None:
     """Train one run, or estimate its cost; exit with 128 + number of a signal."""
+    import_lightning()
     from torch import distributed
 
     from dragoman.training.fit import Stopped, fit
@@ -134,6 +136,17 @@ def train(overrides: list[str], config: Config) -> None:
     os.environ.update(environment)
     if is_first() and not config.preflight:
         report(Path(config.run_dir))
+
+
+def import_lightning() -> None:
+    """Import Lightning without garbage collection, which frees nothing here."""
+    if "lightning" in sys.modules:
+        return
+    gc.disable()
+    import lightning.pytorch  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
 
 
 def report(run: Path) -> None:
