@@ -134,3 +134,11 @@ def test_a_sweep_ends_in_a_table(run: Run, fits: list[Any]) -> None:
 def test_names_of_swept_runs(run: Run, fits: list[Any], swept: str, names: list[str]) -> None:
     run(main, "--multirun", swept)
     assert [config.name for config, _ in fits] == names
+
+
+@pytest.mark.slow
+def test_a_training_begins_without_libraries_it_may_not_need() -> None:
+    later = {"torchmetrics", "matplotlib", "scipy", "transformers", "pandas", "datasets", "sacrebleu", "ctranslate2"}
+    code = "import sys; from dragoman.commands.train import main; main(['training.optimizer=none']); "
+    command = [sys.executable, "-c", f"{code} print('lightning' in sys.modules, {later} & set(sys.modules))"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True set()\n"

@@ -8,6 +8,7 @@ A run for each value, one by one:       -m training.lr=1e-3,2e-3
 The same command resumes a run that was stopped.
 """
 
+import contextlib
 import dataclasses
 import gc
 import json
@@ -15,6 +16,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import dragoman
 from dragoman import files
@@ -139,12 +141,24 @@ def train(overrides: list[str], config: Config) -> None:
 
 
 def import_lightning() -> None:
-    """Import Lightning without garbage collection, which frees nothing here."""
-    if "lightning" in sys.modules:
-        return
-    gc.disable()
-    import lightning.pytorch  # noqa: F401
+    """Import Lightning without garbage collection and without torchmetrics.
 
+    Lightning tests logged values for two classes of torchmetrics, and Dragoman logs no values that way. The real module
+    would also import matplotlib and, if installed, scipy and transformers.
+    """
+    if sys.modules.keys() & {"lightning", "torchmetrics"}:
+        return
+    # Imports make many objects and no garbage.
+    gc.disable()
+    from torch.nn import Module
+
+    stand_in, metric = ModuleType("torchmetrics"), type("Metric", (Module,), {})
+    stand_in.__dict__.update(Metric=metric, MetricCollection=metric)
+    sys.modules["torchmetrics"] = stand_in
+    # For a version of Lightning that uses more of torchmetrics, the next import finds the real one.
+    with contextlib.suppress(ImportError):
+        import lightning.pytorch  # noqa: F401
+    del sys.modules["torchmetrics"]
     gc.freeze()
     gc.enable()
 
