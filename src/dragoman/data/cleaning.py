@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,13 @@ class Report:
         """Return plain data for JSON."""
         return vars(self)
 
+    def add(self, other: "Report") -> None:
+        """Add the counts of another report."""
+        self.read.update(other.read)
+        self.repaired.update(other.repaired)
+        for split, reasons in other.dropped.items():
+            self.dropped.setdefault(split, Counter()).update(reasons)
+
     def drop(self, split: str, reason: str, n: int = 1) -> None:
         """Count `n` dropped pairs."""
         if n:
@@ -79,6 +87,7 @@ class Report:
         return "\n".join(lines)
 
 
+@cache
 def converter(script: str, language: str) -> Callable[[str], str]:
     """Return the conversion of Chinese text to `script`; identity for other text."""
     if script not in ("hans", "hant") or not is_chinese(language):

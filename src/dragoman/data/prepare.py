@@ -11,8 +11,9 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain, compress
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from rich.progress import track
 from dragoman import files
 from dragoman.config import DataConfig
 from dragoman.data.cleaning import TOO_LONG, Report
+from dragoman.data.processes import in_order
 from dragoman.data.readers import Corpus, NotFoundError, find
 from dragoman.data.store import Ragged, RaggedWriter, Texts
 from dragoman.data.text import Pair
@@ -198,17 +200,12 @@ def _ids(config: DataConfig, texts: Path, *tokenizers: Tokenizer) -> Path:
     def fill(folder: Path) -> None:
         rows, kept, report = np.load(texts / "rows.npy"), [], Report.read_from(texts / "report.json")
         sides = [Texts(texts / f"train.{side}") for side in ("src", "tgt")]
-        starts = range(0, len(rows), _CHUNK)
+        chunks = np.split(rows, range(_CHUNK, len(rows), _CHUNK))
+        results = in_order(partial(_encode, config.max_length, tokenizers, sides), chunks, config.workers)
         with RaggedWriter(folder / "train") as writer:
-            for start in track(starts, "encoding", disable=not sys.stdout.isatty()):
-                chunk = rows[start : start + _CHUNK]
-                src, tgt = map(_encode, tokenizers, sides, [chunk, chunk])
-                longest = np.array([list(map(len, side)) for side in (src, tgt)]).max(axis=0)
-                kept.append(longest <= config.max_length)
-                pairs = compress(zip(src, tgt, strict=True), kept[-1])
-                ids = list(chain.from_iterable(pairs))
-                values = np.fromiter(chain.from_iterable(ids), _id_type(*tokenizers))
-                writer.append(values.data, list(map(len, ids)))
+            for short, values, lengths in track(results, "encoding", len(chunks), disable=not sys.stdout.isatty()):
+                kept.append(short)
+                writer.append(values.data, lengths)
         keep = np.concatenate(kept)
         if not keep.any():
             raise UserError(f"data.max_length={config.max_length}: no training pair is short enough. Raise it")
@@ -222,5 +219,12 @@ def _ids(config: DataConfig, texts: Path, *tokenizers: Tokenizer) -> Path:
     return _folder(config, "ids", [texts.name, *hashes, config.max_length], fill)
 
 
-def _encode(tokenizer: Tokenizer, texts: Texts, rows: np.ndarray) -> list[list[int]]:
-    return tokenizer.encode_batch([texts[row] for row in rows.tolist()], threads=os.cpu_count() or 1)
+def _encode(
+    max_length: int, tokenizers: Sequence[Tokenizer], sides: list[Texts], rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Return which pairs are short enough, their ids, and the lengths of their sides."""
+    texts = ([side[row] for row in rows.tolist()] for side in sides)
+    src, tgt = (t.encode_batch(side, os.cpu_count() or 1) for t, side in zip(tokenizers, texts, strict=True))
+    short = np.array([list(map(len, side)) for side in (src, tgt)]).max(axis=0) <= max_length
+    ids = list(chain.from_iterable(compress(zip(src, tgt, strict=True), short)))
+    return short, np.fromiter(chain.from_iterable(ids), _id_type(*tokenizers)), list(map(len, ids))

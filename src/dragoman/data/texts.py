@@ -8,6 +8,7 @@ forms in the other script stand behind their pairs, and stay where those stay.
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain, compress
 from pathlib import Path
 
@@ -15,68 +16,76 @@ import numpy as np
 from rich.progress import track
 
 from dragoman.config import DataConfig
-from dragoman.data.cleaning import Cleaner, assign_splits, hashes
+from dragoman.data.cleaning import Cleaner, Report, assign_splits, hashes
+from dragoman.data.processes import in_order
 from dragoman.data.readers import Corpus, Rows
 from dragoman.data.store import RaggedWriter, Texts
 from dragoman.data.text import SYNTHETIC, Pair
 from dragoman.errors import UserError
 
-# A training pair: its row in train.src, the row of its form in the other script (-1: none), the index of its corpus.
-_PAIR = np.dtype([("row", "i8"), ("other", "i8"), ("corpus", "u2"), ("synthetic", "?")])
+# A training pair: its row in train.src, how many rows later its form in the other script is (0: none), the index of its
+# corpus, whether its source is synthetic, the hash of each side.
+_PAIR = np.dtype([("row", "i8"), ("other", "i8"), ("corpus", "u2"), ("synthetic", "?"), ("src", "u8"), ("tgt", "u8")])
 
 
 def write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> None:
     """Fill `folder` from the corpora; take missing splits from train."""
     cleaner, parts = Cleaner(config), [corpus.config.part for corpus in corpora]
-    held_out: dict[str, list[Pair]] = {"validation": [], "test": []}
-    train, tables, n_rows = [np.empty((2, 0), np.uint64)], [np.empty(0, _PAIR)], 0
-    with RaggedWriter(folder / "train.src") as src, RaggedWriter(folder / "train.tgt") as tgt:
-        for index, split, rows in track(_all_rows(corpora), "cleaning", disable=not sys.stdout.isatty()):
+    report, held_out = cleaner.report, {"validation": list[Pair](), "test": list[Pair]()}
+    for split, pairs in held_out.items():
+        for index, rows in _rows(corpora, split):
             clean = cleaner.clean(rows, split)
-            if split == "train":
-                table, sides = _forms(clean, cleaner, n_rows)
-                for writer, texts in zip((src, tgt), sides, strict=True):
-                    writer.append(b"".join(texts), list(map(len, texts)))
-                n_rows, table["corpus"] = n_rows + len(sides[0]), index
-                tables.append(table)
-                train.append(hashes([cleaner.fold(text).encode() for text in clean.src], sides[1][: len(table)]))
-            else:
-                columns = clean.src, clean.tgt, map(tuple, clean.references or [])
-                held_out[split] += [Pair(*row, parts[index]) for row in zip(*columns, strict=True)]
-    pairs = np.concatenate(tables)
-    kept, chosen = _assign(np.hstack(train), held_out, cleaner, config, pairs["synthetic"])
+            columns = clean.src, clean.tgt, map(tuple, clean.references or [])
+            pairs += [Pair(*row, parts[index]) for row in zip(*columns, strict=True)]
+    tables, n_rows = [np.empty(0, _PAIR)], 0
+    with RaggedWriter(folder / "train.src") as src, RaggedWriter(folder / "train.tgt") as tgt:
+        chunks = in_order(partial(_clean, config), _rows(corpora, "train"), config.workers)
+        for table, sides, counts in track(chunks, "cleaning", disable=not sys.stdout.isatty()):
+            table["row"] += n_rows
+            for writer, texts in zip((src, tgt), sides, strict=True):
+                writer.append(b"".join(texts), list(map(len, texts)))
+            n_rows += len(sides[0])
+            tables.append(table)
+            report.add(counts)
+    train = np.concatenate(tables)
+    kept, chosen = _assign(np.stack([train["src"], train["tgt"]]), held_out, cleaner, config, train["synthetic"])
     stored = [Texts(folder / f"train.{side}") for side in ("src", "tgt")]
     for split, indices in chosen.items():
-        for pair in pairs[indices]:
+        for pair in train[indices]:
             text, translation = (side[pair["row"]] for side in stored)
             held_out[split].append(Pair(text, translation, (translation,), parts[pair["corpus"]]))
-    kept_pairs = pairs[kept]
-    both = kept_pairs[kept_pairs["other"] >= 0]
-    report = cleaner.report
+    kept_pairs = train[kept]
+    both = kept_pairs[kept_pairs["other"] > 0]
     report.kept.update({"train": len(kept) + len(both)} | {split: len(pairs) for split, pairs in held_out.items()})
-    np.save(folder / "rows.npy", np.concatenate([kept_pairs["row"], both["other"]]))
+    np.save(folder / "rows.npy", np.concatenate([kept_pairs["row"], both["row"] + both["other"]]))
     np.save(folder / "corpus.npy", np.concatenate([kept_pairs["corpus"], both["corpus"]]))
     for name, content in {**held_out, "report": report.as_dict()}.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
 
 
-def _forms(clean: Rows, cleaner: Cleaner, first_row: int) -> tuple[np.ndarray, list[list[bytes]]]:
-    """Return a table of _PAIR, and both sides to write: pairs, then their other forms."""
+def _rows(corpora: list[Corpus], split: str) -> Iterator[tuple[int, Rows]]:
+    """Yield all rows of a split, with the index of their corpus."""
+    for index, corpus in enumerate(corpora):
+        for rows in corpus.open().get(split, ()):
+            yield index, rows
+
+
+def _clean(config: DataConfig, chunk: tuple[int, Rows]) -> tuple[np.ndarray, list[list[bytes]], Report]:
+    """Return a table of _PAIR, both sides to write, and the report of a chunk of train.
+
+    A side is the sentences of the pairs, followed by those of their other forms. Rows count from 0.
+    """
+    cleaner, (corpus, rows) = Cleaner(config), chunk
+    clean = cleaner.clean(rows, "train")
     table, others = np.zeros(len(clean.src), _PAIR), list(map(cleaner.other_script, clean.src))
     differs = np.array([other != text for other, text in zip(others, clean.src, strict=True)], bool)
-    table["row"] = first_row + np.arange(len(table))
-    table["other"] = np.where(differs, first_row + len(table) - 1 + np.cumsum(differs), -1)
+    table["row"], table["corpus"] = np.arange(len(table)), corpus
+    table["other"] = np.where(differs, len(table) - 1 + np.cumsum(differs) - table["row"], 0)
     table["synthetic"] = [text.startswith(SYNTHETIC) for text in clean.src]
-    sides = ((clean.src, others), (clean.tgt, clean.tgt))
-    return table, [[text.encode() for text in (*side, *compress(forms, differs))] for side, forms in sides]
-
-
-def _all_rows(corpora: list[Corpus]) -> Iterator[tuple[int, str, Rows]]:
-    """Yield all rows, with the index of their corpus and their split."""
-    for index, corpus in enumerate(corpora):
-        for split, chunks in corpus.open().items():
-            for rows in chunks:
-                yield index, split, rows
+    forms = ((clean.src, others), (clean.tgt, clean.tgt))
+    src, tgt = ([text.encode() for text in (*side, *compress(other, differs))] for side, other in forms)
+    table["src"], table["tgt"] = hashes([cleaner.fold(text).encode() for text in clean.src], tgt[: len(table)])
+    return table, [src, tgt], cleaner.report
 
 
 def _assign(
