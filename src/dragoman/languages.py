@@ -24,7 +24,7 @@ _CODE = re.compile(r"[A-Za-z]+([-_][A-Za-z0-9]+)*")
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _KANA = re.compile("[\u3040-\u30ff]")
 _HANGUL = re.compile("[\uac00-\ud7af]")
-_WIDE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
+_WIDE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
 
 
 class Direction(NamedTuple):
@@ -77,7 +77,7 @@ def by_script(choices: Sequence[Direction], text: str) -> Direction:
 
 def length(text: str) -> int:
     """Characters, of which those of Chinese, Japanese and Korean count as three."""
-    return len(text) + 2 * len(_WIDE.findall(text))
+    return len(text) + 2 * len("".join(_WIDE.findall(text)))
 
 
 @cache
