@@ -1,15 +1,18 @@
-"""Growth of cost with length, model and batch: python scripts/bench/scale.py [--only length size batch]
+"""Growth of cost: python scripts/bench/scale.py [--only length size batch corpus] [--corpus PATH]
 
-One thing grows at a time: the length of sentences, the size of the model, the tokens of a batch. Each measurement is a
-process of its own, on the CPU and in fp32. Beside the costs stand the operations that explain/cost.py counts: no cost
-should grow faster than they do. Growth with the corpus: data.py.
+One thing grows at a time: the length of sentences, the size of the model, the tokens of a batch, the pairs of a corpus,
+with one and two processes. Each measurement is a process of its own, on the CPU and in fp32. Beside the costs of
+training stand the operations that explain/cost.py counts: no cost should grow faster than they do.
 """
 
 import json
 import random
 import statistics
 import sys
+import tempfile
 import time
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from programs import checkouts, run
@@ -26,6 +29,7 @@ SWEEPS: dict[str, list[Record]] = {
     "length": [{"size": "small", "length": n, "tokens": 4096} for n in (16, 32, 64, 128, 256, 512)],
     "size": [{"size": size, "length": 32, "tokens": 1024} for size in ("tiny", "small", "base", "big")],
     "batch": [{"size": "small", "length": 32, "tokens": n} for n in (256, 512, 1024, 2048, 4096, 8192)],
+    "corpus": [{"chunks": n, "workers": workers} for n in (1, 10, None) for workers in (1, 2)],  # of 10,000 pairs
 }
 
 
@@ -33,21 +37,44 @@ SWEEPS: dict[str, list[Record]] = {
 def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--only", nargs="+", default=list(SWEEPS), choices=SWEEPS, help="(all)")
+    parser.add_argument(
+        "--corpus", default="data/phrasebook/composed", help="the corpus that is prepared (%(default)s)"
+    )
     parser.add_argument("cell", nargs="?", help="one measurement, as JSON")
     args = parser.parse(argv)
     if args.cell:
-        print(json.dumps(train(**json.loads(args.cell))))
+        settings = json.loads(args.cell)
+        print(json.dumps(prepare(**settings) if "chunks" in settings else train(**settings)))
         return
     (checkout,) = checkouts([])
     print(f"{machine()}, fp32")
     for name in args.only:
-        rows = [run(checkout.program("scale.py", name, settings), {}, timeout=600) for settings in SWEEPS[name]]
+        corpus = {"corpus": args.corpus} if name == "corpus" else {}
+        programs = [checkout.program("scale.py", name, settings | corpus) for settings in SWEEPS[name]]
+        rows = [run(program, {}, timeout=600) for program in programs]
         print("\n" + markdown(list(rows[0]), [list(map(text, row.values())) for row in rows]), flush=True)
 
 
 def text(value: float | str) -> str:
     """A word, or a number with three digits."""
     return value if isinstance(value, str) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def prepare(corpus: str, chunks: int | None, workers: int) -> Record:
+    """Time the preparation of the first chunks of a corpus."""
+    import pyarrow as pa
+    from data import measure
+    from pyarrow.parquet import ParquetWriter
+
+    from dragoman.config import CorpusConfig
+    from dragoman.data.readers import find
+
+    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
+        path = Path(folder) / "train.parquet"
+        with ParquetWriter(path, pa.schema({"zh": pa.string(), "en": pa.string()})) as writer:
+            for rows in islice(find(CorpusConfig(path=corpus), "zh", "en").open()["train"], chunks):
+                writer.write_table(pa.table({"zh": rows.src, "en": rows.tgt}))
+        return {"processes": workers} | measure([str(path)], [f"data.workers={workers}"], seconds=1)
 
 
 def train(size: str, length: int, tokens: int) -> Record:
