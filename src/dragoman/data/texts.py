@@ -25,7 +25,7 @@ from dragoman.errors import UserError
 
 # A training pair: its row in train.src, how many rows later its form in the other script is (0: none), the index of its
 # corpus, whether its source is synthetic, the hash of each side.
-_PAIR = np.dtype([("row", "i8"), ("other", "i8"), ("corpus", "u2"), ("synthetic", "?"), ("src", "u8"), ("tgt", "u8")])
+_PAIR = np.dtype([("row", "i8"), ("other", "i4"), ("corpus", "u2"), ("synthetic", "?"), ("src", "u8"), ("tgt", "u8")])
 
 
 def write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> None:
@@ -48,6 +48,7 @@ def write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> None
             tables.append(table)
             report.add(counts)
     train = np.concatenate(tables)
+    tables.clear()
     kept, chosen = _assign(np.stack([train["src"], train["tgt"]]), held_out, cleaner, config, train["synthetic"])
     stored = [Texts(folder / f"train.{side}") for side in ("src", "tgt")]
     for split, indices in chosen.items():
