@@ -34,11 +34,12 @@ from dragoman.data.tokenizer import Tokenizer, check_config, suitable_size
 from dragoman.errors import UserError
 
 # Version of the cache; increase it with every change of the code that writes the folders.
-FORMAT = 6
+FORMAT = 7
 # Pairs that are encoded at a time.
 _CHUNK = 20_000
-# Maximum pairs for training a tokenizer. The seed does not depend on the run, so runs share tokenizers.
-_SAMPLE, _SAMPLE_SEED = 250_000, 1
+# Maximum pairs for training a tokenizer, which takes most of the time of preparation. The seed does not depend on the
+# run, so runs share tokenizers.
+_SAMPLE, _SAMPLE_SEED = 100_000, 1
 
 
 @dataclass
@@ -165,8 +166,9 @@ def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
     models = {"joint": ["src", "tgt"]} if joint else {"src": ["src"], "tgt": ["tgt"]}
 
     def fill(folder: Path) -> None:
+        n_pairs = len(np.load(texts / "rows.npy", mmap_mode="r"))
         for name, sides in models.items():
-            size = config.tokenizer.vocab_size or suitable_size(_sample(texts, sides), len(sides), config.tokenizer)
+            size = config.tokenizer.vocab_size or suitable_size(_sample(texts, sides), n_pairs, config.tokenizer)
             _print(f"Training the {name} tokenizer: {config.tokenizer.kind}, {size:,} pieces")
             path, codes = folder / f"{name}.model", [languages[side] for side in sides]
             settings = replace(config.tokenizer, vocab_size=size)

@@ -16,7 +16,7 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 
 import sentencepiece
@@ -45,17 +45,16 @@ def check_config(config: TokenizerConfig, languages: Sequence[str] = ()) -> None
         )
 
 
-def suitable_size(sentences: Iterable[str], n_sides: int, config: TokenizerConfig) -> int:
+def suitable_size(sentences: Iterable[str], n_pairs: int, config: TokenizerConfig) -> int:
     """Return a vocabulary size: characters, and merges by the root of the pairs.
 
-    10,000 pairs get 1,000 merges, a million get 10,000. With more, whole sentences of a small corpus become single
-    pieces, and a new sentence has none of them (Gowda & May 2020).
+    10,000 pairs get 1,000 merges, 250,000 and more get 5,000. With more, whole sentences of a small corpus become
+    single pieces, and a new sentence has none of them (Gowda & May 2020).
     """
-    counts: Counter[str] = Counter()
-    n_sentences = sum(counts.update(sentence) is None for sentence in sentences)
+    counts = Counter(chain.from_iterable(sentences))
     most_frequent_first, limit = sorted(counts.values(), reverse=True), config.character_coverage * counts.total()
     n_characters = 1 + sum(covered < limit for covered in accumulate(most_frequent_first))
-    return 260 + n_characters + round(10 * (n_sentences / n_sides) ** 0.5)
+    return 260 + n_characters + round(10 * min(n_pairs, 250_000) ** 0.5)
 
 
 class Tokenizer:
