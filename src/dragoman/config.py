@@ -95,7 +95,8 @@ class DataConfig(Section):
     test_size: int = number(1000, 0)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     max_tokens: AutoInt = 4096  # per batch: the larger of rows x longest source and rows x longest target
-    workers: int = number(0, 0)  # processes that collate; they change only the speed
+    # Processes that make batches, and that prepare large corpora (0: as many as cores); they change only the speed
+    workers: int = number(0, 0)
     cache: str = "data/cache"
 
     def __post_init__(self) -> None:
