@@ -95,8 +95,7 @@ class DataConfig(Section):
     test_size: int = number(1000, 0)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     max_tokens: AutoInt = 4096  # per batch: the larger of rows x longest source and rows x longest target
-    # Processes that make batches, and that prepare large corpora (0: as many as cores); they change only the speed
-    workers: int = number(0, 0)
+    workers: int = number(0, 0)  # processes that make batches, and prepare large corpora (there 0 = one for each core)
     cache: str = "data/cache"
 
     def __post_init__(self) -> None:

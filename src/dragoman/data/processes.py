@@ -10,7 +10,8 @@ from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import TypeVar
 
-Chunk, Result = TypeVar("Chunk"), TypeVar("Result")
+Chunk = TypeVar("Chunk")
+Result = TypeVar("Result")
 # The first chunks are done without processes: for a small corpus, starting them takes longer than the work.
 ALONE = 10
 

@@ -72,7 +72,7 @@ def _rows(corpora: list[Corpus], split: str) -> Iterator[tuple[int, Rows]]:
 
 
 def _clean(config: DataConfig, chunk: tuple[int, Rows]) -> tuple[np.ndarray, list[list[bytes]], Report]:
-    """Return a table of _PAIR, both sides to write, and the report of a chunk of train.
+    """Return a table of _PAIR, both sides to write, and the report of a chunk.
 
     A side is the sentences of the pairs, followed by those of their other forms. Rows count from 0.
     """
