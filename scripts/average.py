@@ -2,7 +2,7 @@
 
 Takes the last snapshots of a run, or the bundles and checkpoints named; tokenizers and configuration come from the
 run's bundle, or the first bundle named. The mean of neighbouring checkpoints often translates better than any of them
-(Vaswani et al. 2017, section 6.1).
+(Vaswani et al. 2017, section 6.1). One bundle with --half is the same model at half the size.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def main(argv: list[str]) -> None:
         result.model.load_state_dict(mean, strict=False)  # tied parameters appear under their first name
     except RuntimeError:
         raise UserError(f"{paths[0]} belongs to a model of another shape") from None
-    result.meta.pop("validation", None)  # the scores of other weights
-    result.meta["average_of"] = [path.name for path in paths]
+    if len(paths) > 1:
+        result.meta.pop("validation", None)  # the scores of other weights
+        result.meta["average_of"] = [path.name for path in paths]
     bundle.save(result, args.output, dtype="float16" if args.half else "float32")
     print(f"the mean of {len(paths)}: {args.output}")
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman.bundle import add_to_card, locate
+from dragoman.bundle import shipped as shipped_bundles
 from dragoman.commands import cli
 from dragoman.config import CorpusConfig
 from dragoman.errors import UserError
@@ -60,14 +61,16 @@ def main(argv: list[str]) -> None:
     folder = locate(Path(args.model))
     task = "--sample" if args.sample else None
     translator = Translator.load(folder, args.device, engine=args.engine, task=task)
+    # Nothing is written into the folder of the models in the box.
+    run = Path("runs", f"box_{folder.name}") if folder.resolve() in shipped_bundles() else folder.parent
     if args.challenge is not None:
-        challenge(args, translator, folder.parent / "evaluation")
+        challenge(args, translator, run / "evaluation")
         return
-    test_set, direction = test_set_of(args, translator, folder.parent)
+    test_set, direction = test_set_of(args, translator, run)
     if args.script:
         test_set = testsets.in_script(test_set, args.script, direction)
     name = test_set.name + (f"-{direction}" if len(translator.bundle.directions) > 1 else "")
-    output = Path(args.output) if args.output else folder.parent / "evaluation" / name
+    output = Path(args.output) if args.output else run / "evaluation" / name
     search = cli.search_config(args, translator.bundle.search)
     if args.warnings:
         n = len(test_set.pairs)

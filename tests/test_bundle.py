@@ -18,8 +18,10 @@ from dragoman.bundle import Bundle
 from dragoman.config import PositionConfig, TokenizerConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
+from dragoman.export import weights
 from dragoman.languages import Direction
 from dragoman.model.transformer import Transformer
+from dragoman.translation.translator import Translator
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle"
 ZH_EN, EN_ZH = Direction("zh", "en"), Direction("en", "zh")
@@ -227,8 +229,6 @@ def test_the_newest_fitting_bundle_is_chosen(runs: Path, bundle: Bundle) -> None
     assert bundles.newest(runs, lambda known: True) == runs / "back" / "bundle"
     with pytest.raises(UserError, match=r"no model for French \(found .*en_zh"):
         bundles.newest(runs, lambda known: known.src == "fr", "French")
-    with pytest.raises(UserError, match="make train"):
-        bundles.newest(runs / "nowhere", lambda known: True)
 
 
 def test_a_shipped_bundle_answers_where_no_run_does(runs: Path, bundle: Bundle, tmp_path: Path, monkeypatch) -> None:
@@ -238,6 +238,16 @@ def test_a_shipped_bundle_answers_where_no_run_does(runs: Path, bundle: Bundle, 
     bundles.save(dataclasses.replace(bundle, src="fr", tgt="en", directions=[]), box / "fr_en")
     assert bundles.newest(runs, lambda known: known.src == "fr") == box / "fr_en"
     assert bundles.newest(runs, lambda known: True) == runs / "back" / "bundle"
+
+
+def test_shipped_bundles_are_whole_small_and_exportable() -> None:
+    folders = bundles.shipped()
+    assert [folder.name for folder in folders] == ["en_zh", "zh_en"]
+    assert sum(path.stat().st_size for folder in folders for path in folder.iterdir()) <= 36e6
+    for folder in folders:
+        assert weights.unsupported(bundles.load(folder).model_config) is None
+    translator = Translator.load("data/pretrained/zh_en", engine="torch")
+    assert [result.text for result in translator.translate(["好久不见"])] == ["Long time no see."]
 
 
 def test_a_bundle_is_found_between_two_renames(bundle: Bundle, tmp_path: Path) -> None:

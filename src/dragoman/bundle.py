@@ -159,6 +159,7 @@ def description(data: dict[str, Any], path: Path) -> Description:
 
 def locate(folder: Path) -> Path:
     """Return the bundle folder of the run at `folder`, or `folder` itself."""
+    folder = files.shipped(str(folder)) if folder.parts[:2] == ("data", "pretrained") else folder
     inner = files.current(folder / "bundle")
     return inner if inner.is_dir() else files.current(folder)
 
@@ -182,10 +183,7 @@ def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this in
         if any(map(fits, choices)):
             return path.parent
         others.append(f"{path.parent} for {' and '.join(map(str, choices))}")
-    if others:
-        raise UserError(f"{runs}: no model for {wanted} (found {'; '.join(others)}). Train one, or use --model")
-    commands = "`make train` in a checkout, or `dragoman-train experiment=zh_en`"
-    raise UserError(f"{runs}: no trained model yet. Train one: {commands}")
+    raise UserError(f"{runs}: no model for {wanted} (found {'; '.join(others)}). Train one, or use --model")
 
 
 def average(state_dicts: Iterable[Mapping[str, "Tensor"]]) -> dict[str, "Tensor"]:

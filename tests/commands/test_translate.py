@@ -123,11 +123,11 @@ def test_the_script_chooses_the_direction(run: Run, text: str, own: str, other: 
     assert "another script" in against.err
 
 
-def test_without_a_model_both_ways_to_one_are_named(run: Run, home: Path) -> None:
+def test_without_a_run_a_shipped_model_answers(run: Run, home: Path) -> None:
     shutil.rmtree(home / "runs")
-    error = run(main, "好久不见", code=2).error
-    assert "make train" in error
-    assert "dragoman-train experiment=zh_en" in error
+    answer = run(main, "好久不见", "--engine", "torch")
+    assert answer.out == "Long time no see.\n"
+    assert "pretrained/zh_en (zh-en)" in answer.err
 
 
 @pytest.mark.parametrize(
