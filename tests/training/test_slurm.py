@@ -52,7 +52,8 @@ if "SLURM_RESTART_COUNT" not in os.environ:
     ProgressCallback.on_train_batch_start = lambda *_: time.sleep(0.5)
 sys.exit(main())
 """
-SETTINGS = "experiment=copy model.score=additive data.max_tokens=200 trainer.validate_every=5 trainer.max_steps=40"
+SETTINGS = """experiment=copy model.score=additive data.max_tokens=200 training.average_last=2
+trainer.validate_every=10 trainer.validation_pairs=10 trainer.max_steps=40"""
 WAIT = "import time; print('ready', flush=True); time.sleep(600)"
 
 
@@ -73,7 +74,8 @@ def slurm(tmp_path_factory):
     slurm("slurmctld")
     slurm("slurmd")
     yield slurm
-    slurm("scancel", "--full", "--signal=KILL", f"--user={os.getuid()}")
+    slurm("scancel", f"--user={os.getuid()}")
+    wait_for(lambda: not slurm("squeue", "--noheader"))
     slurm("scontrol", "shutdown")
 
 
@@ -95,7 +97,7 @@ def wait_for(condition):
 @pytest.mark.parametrize("partition", ["plain", "grace"])
 def test_a_preempted_job_returns_and_ends_equal(partition, slurm, outcome):
     """SLURM requeues the job; with grace time slurm.sh does."""
-    settings = [*SETTINGS.split(), "trainer.validation_pairs=10", f"data.cache={slurm.folder / 'cache'}"]
+    settings = [*SETTINGS.split(), f"data.cache={slurm.folder / 'cache'}"]
     run = slurm.folder / "runs" / partition
     _, log, state = submit(slurm, partition, TRAIN, *settings, f"run_dir={run}")
     wait_for((run / "last.ckpt").exists)
