@@ -106,7 +106,7 @@ def test_a_wheel_trains_and_translates_in_an_empty_folder(tmp_path: Path) -> Non
     checkout, home = tmp_path / "checkout", tmp_path / "home"
     home.mkdir()
     unneeded = shutil.ignore_patterns("*.egg-info", "__pycache__")
-    for name in ("src", "configs", "data/phrasebook"):
+    for name in ("src", "configs", "data/phrasebook", "data/pretrained"):
         shutil.copytree(ROOT / name, checkout / name, ignore=unneeded)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout / name)
@@ -114,7 +114,8 @@ def test_a_wheel_trains_and_translates_in_an_empty_folder(tmp_path: Path) -> Non
     python(tmp_path, *pip, "wheel", *alone, "--no-build-isolation", "-w", str(tmp_path), str(checkout))
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    for source in ("configs", "data/phrasebook/written", "data/phrasebook/composed", "src/dragoman/fonts"):
+    data = "data/phrasebook/written", "data/phrasebook/composed", "data/pretrained"
+    for source in ("configs", *data, "src/dragoman/fonts"):
         for path in (ROOT / source).rglob("*.*"):
             inside = path.relative_to(ROOT).as_posix().removeprefix("src/dragoman/").removeprefix("data/")
             assert f"dragoman/{inside}" in names or path.suffix == ".md"
@@ -126,8 +127,10 @@ def test_a_wheel_trains_and_translates_in_an_empty_folder(tmp_path: Path) -> Non
     python(tmp_path, *pip, "--python", str(programs / "python"), "install", *alone, str(wheel))
     place = python(home, str(programs / "python"), "-c", "import dragoman; print(dragoman.__file__)")
     assert Path(place).is_relative_to(tmp_path)
+    translate = str(programs / "dragoman-translate")
+    assert python(home, translate, "--engine", "torch", "好久不见") == "Long time no see.\n"
     tiny = ("trainer.max_steps=4", "trainer.validate_every=2", "trainer.validation_pairs=10", "name=tiny")
     python(home, str(programs / "dragoman-train"), "experiment=smoke", *tiny)
-    assert python(home, str(programs / "dragoman-translate"), "好久不见", "").count("\n") == 2
+    assert python(home, translate, "好久不见", "").count("\n") == 2
     code = "import sys; from dragoman import Translator; print('torch' in sys.modules)"
     assert python(home, str(programs / "python"), "-c", code) == "False\n"
