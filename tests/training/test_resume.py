@@ -21,6 +21,12 @@ def kill(signum: int):
     return lambda: os.kill(os.getpid(), signum)
 
 
+@pytest.fixture(autouse=True)
+def sigint_is_not_ignored() -> None:
+    """Without it, tests in the background of a shell would ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class CrashError(Exception):
     """What a killed process leaves is what it had written before."""
 
@@ -95,8 +101,6 @@ def test_worker_processes_change_nothing(runs, straight, outcome):
 @pytest.mark.parametrize(("signum", "step"), [(signal.SIGINT, 5), (signal.SIGTERM, 7)])
 def test_only_a_second_ctrl_c_stops_at_once(signum, step, runs, at_step, checkpoint_of):
     """Schedulers send SIGTERM more than once: the run is saved all the same."""
-    # The tests may run in the background of a shell, which ignores SIGINT there.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def twice():
         kill(signum)()
