@@ -61,8 +61,8 @@ def main(argv: list[str]) -> None:
     folder = locate(Path(args.model))
     task = "--sample" if args.sample else None
     translator = Translator.load(folder, args.device, engine=args.engine, task=task)
-    # Nothing is written into the folder of the models in the box.
-    run = Path("runs", f"box_{folder.name}") if folder.resolve() in shipped_bundles() else folder.parent
+    # Nothing is written beside a shipped bundle, where Dragoman is installed.
+    run = Path("runs", f"shipped_{folder.name}") if folder.resolve() in shipped_bundles() else folder.parent
     if args.challenge is not None:
         challenge(args, translator, run / "evaluation")
         return

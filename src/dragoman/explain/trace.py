@@ -29,11 +29,12 @@ Groups = dict[str, list[tuple[list[int], float]]]  # ids and score of the hypoth
 def trace(
     model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], src: Sequence[int], config: SearchConfig
 ) -> Trace:
-    """Record each step of the search for one sentence.
+    """Return the steps of the search for the translation of one sentence.
 
-    `src` are its ids without <EOS>. "steps" lead to the best hypothesis: {"input": pieces, "next": piece, "likeliest":
-    [[piece, probability]], "cross": [layer][head][source piece]}. "beams" are all hypotheses of each step: {"living",
-    "ended", "died"}, each [{"pieces", "score"}]; "died" are those of the step before that have no continuation.
+    `src` holds the ids of the sentence, without <EOS>. The list "steps" leads to the best hypothesis. A step has
+    "input" (pieces), "next" (a piece), "likeliest" [[piece, probability]] and "cross" [layer][head][source piece]. The
+    list "beams" has all hypotheses of each step: "living", "ended" and "died", each [{"pieces", "score"}]. A hypothesis
+    in "died" was living at the step before and has no continuation.
     """
     src_tokenizer, tgt_tokenizer = tokenizers
     best, beams = _search(model.eval(), src, config)
