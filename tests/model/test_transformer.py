@@ -85,6 +85,7 @@ def test_bf16_autocast_gives_nearly_the_same(kind, model, ids):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_sentence_does_not_see_its_batch_mates(fused, model, ids):
     network = model().eval()

@@ -5,7 +5,6 @@ input instead would restrict each head to a part of the vector.
 """
 
 import math
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -69,7 +68,8 @@ SCORES: dict[str, type[Dot | Additive]] = {"scaled_dot": ScaledDot, "dot": Dot, 
 class Attention(nn.Module):
     """Attention of query (B, T_q, D) to key_value (B, T_k, D) -> (B, T_q, D).
 
-    `position` is only for self-attention. `fused` selects torch's fused kernel, which does not store attention weights.
+    `position` is only for self-attention. `fused` selects torch's fused kernel, which does not store attention weights;
+    training on a CPU does not use it.
     """
 
     def __init__(
@@ -97,7 +97,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """attn_mask: (B, H, T_q, T_k), True = may attend; `causal` masks later keys."""
         q, k, v, bias = self._project(query, key_value, cache)
-        if self.fused:
+        # On a CPU, the backward pass of torch's kernel is slower than these products, in bf16 above all.
+        if self.fused and not (q.requires_grad and q.device.type == "cpu"):
             mixed = self._fused(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
         else:
             weights = self._weights(q, k, bias, attn_mask, causal)  # (B, H, T_q, T_k)
@@ -122,16 +123,11 @@ class Attention(nn.Module):
         if attn_mask is not None or bias is not None or q.size(2) != k.size(2):
             # torch's fast `is_causal` allows no other mask, and is wrong for T_q != T_k (masks.py).
             attn_mask, causal = _with_causal(attn_mask, causal, q, k), False
-        # On a CPU, the backward pass of this function is much slower in bf16 than in fp32.
-        wide = q.requires_grad and q.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-        if wide:
-            q, k, v = q.float(), k.float(), v.float()
         if bias is not None:
             bias = bias.to(q.dtype)
             attn_mask = bias if attn_mask is None else bias.masked_fill(~attn_mask, float("-inf"))
-        dropout, scale = self.dropout if self.training else 0.0, self.score.scale
-        with torch.autocast("cpu", enabled=False) if wide else nullcontext():
-            return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, causal, scale=scale)
+        dropout = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, causal, scale=self.score.scale)
 
     def weights(self, query: Tensor, key_value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
         """Return the attention weights (B, H, T_q, T_k) of `forward`, same arguments."""
