@@ -37,6 +37,17 @@ def test_splits_from_train_keep_their_script(small: Callable, seen: Callable, pa
     assert not {tgt for _, tgt in held_out} & {tgt for _, tgt in seen(data)}
 
 
+def test_a_model_of_one_script_reads_the_other(prepare: Callable, write: Callable) -> None:
+    # Of these characters OpenCC converts 乾 to 干, but not in 乾隆.
+    data = prepare(write("a.tsv", [*HANT, ("乾隆皇帝。", "The Qianlong Emperor.")] * 9), script="hans", **WHOLE)
+    tokenizer = data.src_tokenizer
+    assert tokenizer.encode("我們學習漢語。") == tokenizer.encode("我们学习汉语。")
+    assert tokenizer.decode(tokenizer.encode("乾隆")) == "乾隆"
+    assert tokenizer.decode(tokenizer.encode("１２, “A” ﾊ")) == "１２, “A” ﾊ"
+    plain = prepare(write("b.tsv", HANS * 9), **WHOLE).src_tokenizer
+    assert plain.decode(plain.encode("我們")) == "我們"
+
+
 @pytest.mark.parametrize("options", [{"src": "en", "tgt": "zh"}, {"directions": ["zh_en", "en_zh"]}])
 def test_both_scripts_are_only_for_sources(small: Callable, options: dict) -> None:
     with pytest.raises(UserError, match=r"script=both: only for Chinese sources.*en_zh"):

@@ -10,10 +10,10 @@ import html
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,19 @@ def converter(script: str, language: str) -> Callable[[str], str]:
     except ImportError:
         raise UserError(f"conversion to {script}: needs OpenCC. pip install 'dragoman[opencc]'") from None
     return OpenCC("t2s" if script == "hans" else "s2t").convert
+
+
+def characters_to_convert(script: str, languages: Sequence[str], texts: Iterable[str]) -> dict[str, str]:
+    """Return characters of the other Chinese script, each with its replacement.
+
+    `texts` are converted already, word by word; their characters stay: 乾 becomes 干, but not where 乾隆 occurs.
+    Empty if a language is Japanese or Korean, which write some of these characters themselves.
+    """
+    if script not in ("hans", "hant") or {"ja", "ko"} & set(map(primary, languages)):
+        return {}
+    convert = next((converter(script, code) for code in languages if is_chinese(code)), str)
+    used = set(chain.from_iterable(texts))
+    return {old: new for old in map(chr, range(0x3400, 0xA000)) if (new := convert(old)) != old and old not in used}
 
 
 class Cleaner:

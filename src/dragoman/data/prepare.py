@@ -24,7 +24,7 @@ from rich.progress import track
 
 from dragoman import files
 from dragoman.config import DataConfig
-from dragoman.data.cleaning import TOO_LONG, Report
+from dragoman.data.cleaning import TOO_LONG, Report, characters_to_convert
 from dragoman.data.processes import in_order
 from dragoman.data.readers import Corpus, NotFoundError, find
 from dragoman.data.store import Ragged, RaggedWriter, Texts
@@ -34,7 +34,7 @@ from dragoman.data.tokenizer import Tokenizer, check_config, suitable_size
 from dragoman.errors import UserError
 
 # Version of the cache; increase it with every change of the code that writes the folders.
-FORMAT = 7
+FORMAT = 8
 # Pairs that are encoded at a time.
 _CHUNK = 20_000
 # Maximum pairs for training a tokenizer, which takes most of the time of preparation. The seed does not depend on the
@@ -172,7 +172,8 @@ def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
             _print(f"Training the {name} tokenizer: {config.tokenizer.kind}, {size:,} pieces")
             path, codes = folder / f"{name}.model", [languages[side] for side in sides]
             settings = replace(config.tokenizer, vocab_size=size)
-            tokenizer = Tokenizer.train(_sample(texts, sides), settings, path, codes, tags)
+            conversion = characters_to_convert(config.script, codes, _sample(texts, sides))
+            tokenizer = Tokenizer.train(_sample(texts, sides), settings, path, codes, tags, conversion)
             if len(tokenizer) < size:
                 _print(f"The {name} vocabulary has {len(tokenizer):,} pieces: the corpus is too small for more")
 

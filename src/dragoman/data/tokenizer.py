@@ -1,7 +1,8 @@
 """Text to ids and back, by sentencepiece.
 
 - Text is not normalised (`identity`): `clean_text` returns NFC. sentencepiece's default, NFKC, would convert Chinese
-  punctuation to ASCII.
+  punctuation to ASCII. With data.script=hans or hant the model file itself converts characters, so that a model
+  trained on one script reads the other, in every export.
 - Rare characters are encoded as UTF-8 bytes: no <unk> appears, and every clean sentence survives encode and decode
   unchanged.
 - Special ids are control symbols, which no text can produce: `<s>` in a text stays three characters.
@@ -15,9 +16,10 @@
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
+from types import MappingProxyType
 
 import sentencepiece
 
@@ -60,8 +62,8 @@ def suitable_size(sentences: Iterable[str], n_pairs: int, config: TokenizerConfi
 class Tokenizer:
     """A trained sentencepiece model.
 
-    decode(encode(text)) == text for every clean text, each kind, sampled or not. Texts never encode to special ids
-    or tags.
+    decode(encode(text)) == text for every clean text, each kind, sampled or not, unless the model converts characters.
+    Texts never encode to special ids or tags.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,13 +90,18 @@ class Tokenizer:
         path: Path,
         languages: Sequence[str],
         tags: Sequence[str] = (),
+        conversion: Mapping[str, str] = MappingProxyType({}),
     ) -> "Tokenizer":
         """Train a model on clean `sentences` of `languages` and write it to `path`.
 
-        `tags` are target languages; each is one piece. The vocabulary is smaller than vocab_size if the sentences have
-        too few pieces.
+        `tags` are target languages; each is one piece. `conversion` maps characters to those that replace them in
+        every text. The vocabulary is smaller than vocab_size if the sentences have too few pieces.
         """
-        model = io.BytesIO()
+        model, normalisation = io.BytesIO(), {"normalization_rule_name": "identity"}
+        if conversion:
+            normalisation = {"normalization_rule_tsv": str(path.with_suffix(".tsv"))}
+            rules = (f"{ord(old):X}\t{ord(new):X}\n" for old, new in conversion.items())
+            path.with_suffix(".tsv").write_text("".join(rules))
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=iter(sentences),
@@ -105,7 +112,7 @@ class Tokenizer:
                 character_coverage=config.character_coverage,
                 byte_fallback=True,
                 split_digits=True,
-                normalization_rule_name="identity",
+                **normalisation,
                 # `clean_text` has removed extra spaces in the corpus; a space in a user's text stays.
                 remove_extra_whitespaces=False,
                 add_dummy_prefix=not all(map(is_unspaced, languages)),
