@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, compress
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,9 @@ def _encode(
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Return which pairs are short enough, their ids, and the lengths of their sides."""
     texts = ([side[row] for row in rows.tolist()] for side in sides)
-    src, tgt = (t.encode_batch(side, os.cpu_count() or 1) for t, side in zip(tokenizers, texts, strict=True))
+    # Processes that share the work share the cores.
+    threads = 1 if parent_process() else os.cpu_count() or 1
+    src, tgt = (t.encode_batch(side, threads) for t, side in zip(tokenizers, texts, strict=True))
     short = np.array([list(map(len, side)) for side in (src, tgt)]).max(axis=0) <= max_length
     ids = list(chain.from_iterable(compress(zip(src, tgt, strict=True), short)))
     return short, np.fromiter(chain.from_iterable(ids), _id_type(*tokenizers)), list(map(len, ids))
