@@ -87,9 +87,9 @@ def train(size: str, length: int, tokens: int) -> Record:
     from dragoman.explain.cost import Cost, Shape
     from dragoman.model.transformer import Transformer
     from dragoman.training.loss import projected_loss
-    from dragoman.training.machine import keep_freed_memory
+    from dragoman.training.machine import configure_memory
 
-    keep_freed_memory()
+    configure_memory()
     sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY}
     rows, config = tokens // length, compose([f"model={size}", "recipe=none"]).model
     batch = collate(sentences(rows, length - 1), sentences(rows, length - 1))

@@ -5,7 +5,7 @@ import torch
 
 from dragoman.errors import UserError
 from dragoman.training import machine
-from dragoman.training.machine import accelerator_for, keep_freed_memory, peak_memory, precision_for
+from dragoman.training.machine import accelerator_for, configure_memory, peak_memory, precision_for
 
 
 def test_auto_is_what_torch_finds():
@@ -27,6 +27,6 @@ def test_auto_precision_is_bf16_where_the_cpu_has_it(has_bf16, precision, monkey
 
 
 def test_this_machine_answers():
-    keep_freed_memory()
+    configure_memory()
     assert machine.cpu_has_bf16() in (True, False)
     assert peak_memory("cpu") > 1e6

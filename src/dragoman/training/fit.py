@@ -25,7 +25,7 @@ from dragoman.search.search import SEARCHES
 from dragoman.training import checkpoint, recipe, run
 from dragoman.training.checkpoint import CheckpointCallback, CheckpointIO, Stopped, StopSignals
 from dragoman.training.initial import start_from_lexicon
-from dragoman.training.machine import accelerator_for, keep_freed_memory, precision_for
+from dragoman.training.machine import accelerator_for, configure_memory, precision_for
 from dragoman.training.module import TranslationModule
 from dragoman.training.progress import LOGGERS, ProgressCallback, check_loggers, log_settings
 from dragoman.training.results import Results
@@ -186,7 +186,7 @@ def prepare_data(config: Config, run_dir: Path, metrics: dict[str, Any]) -> tupl
 
     metrics["recipe"] records them for the next start. Raises UserError without validation pairs.
     """
-    keep_freed_memory()
+    configure_memory()
     seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
     config, metrics["recipe"], lines = recipe.complete(config, data, metrics.get("recipe", {}))
