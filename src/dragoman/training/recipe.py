@@ -73,7 +73,7 @@ def _batch(facts: Facts) -> tuple[dict[str, Any], str]:
 
 
 def _dropout(facts: Facts) -> tuple[dict[str, Any], str]:
-    value = 0.05 if facts.epochs < 8 else 0.2 if facts.epochs < 25 else 0.3
+    value = 0.0 if facts.epochs < 4 else 0.05 if facts.epochs < 8 else 0.2 if facts.epochs < 25 else 0.3
     reason = f"about {facts.epochs:,.0f} epochs fit into {facts.minutes:,.0f} minutes"
     return {"model.dropout": value, "model.activation_dropout": 0.0 if value < 0.3 else 0.1}, reason
 
