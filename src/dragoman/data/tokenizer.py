@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
-from types import MappingProxyType
 
 import sentencepiece
 
@@ -90,7 +89,7 @@ class Tokenizer:
         path: Path,
         languages: Sequence[str],
         tags: Sequence[str] = (),
-        conversion: Mapping[str, str] = MappingProxyType({}),
+        conversion: Mapping[str, str] | None = None,
     ) -> "Tokenizer":
         """Train a model on clean `sentences` of `languages` and write it to `path`.
 

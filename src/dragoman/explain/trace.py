@@ -29,12 +29,12 @@ Groups = dict[str, list[tuple[list[int], float]]]  # ids and score of the hypoth
 def trace(
     model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], src: Sequence[int], config: SearchConfig
 ) -> Trace:
-    """Return the steps of the search for the translation of one sentence.
+    """Record the translation of one sentence, step by step.
 
-    `src` holds the ids of the sentence, without <EOS>. The list "steps" leads to the best hypothesis. A step has
+    `src` holds the ids of the sentence, without <EOS>. The steps in "steps" produce the best hypothesis. Each has
     "input" (pieces), "next" (a piece), "likeliest" [[piece, probability]] and "cross" [layer][head][source piece]. The
-    list "beams" has all hypotheses of each step: "living", "ended" and "died", each [{"pieces", "score"}]. A hypothesis
-    in "died" was living at the step before and has no continuation.
+    list "beams" holds the hypotheses of each step: "living" (kept), "ended" (finished) and "died" (dropped), each
+    [{"pieces", "score"}].
     """
     src_tokenizer, tgt_tokenizer = tokenizers
     best, beams = _search(model.eval(), src, config)
