@@ -6,6 +6,7 @@ axis of each matrix that reads or writes it.
 """
 
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,12 +14,10 @@ from torch import Tensor
 
 from dragoman.config import ModelConfig
 from dragoman.errors import UserError
-from dragoman.model.attention import Attention
 from dragoman.model.transformer import Transformer
 
-# The axis of a matrix that the residual stream has: its input, or its output.
+# The axis of a weight that the residual stream has: its input, or its output.
 _READS, _WRITES = 1, 0
-_SUBLAYERS = {"encoder": ("self_attn", "final"), "decoder": ("self_attn", "encoder_attn", "final")}
 
 
 def unsupported(config: ModelConfig) -> str | None:
@@ -57,35 +56,34 @@ def _order(d_model: int) -> Tensor:
 
 def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor, int | None]]:
     """Yield the exported name, the tensor of the model, and its residual axis or None."""
-    for root, weight, bias, axis in _parts(model):
-        yield f"{root}.weight", weight, axis
-        if bias is not None:
-            yield f"{root}.bias", bias, None if axis == _READS else _WRITES
+    for root, module, axis in _modules(model):
+        yield f"{root}.weight", module.weight, axis
+        if hasattr(module, "bias"):
+            yield f"{root}.bias", module.bias, None if axis == _READS else _WRITES
 
 
-def _parts(model: Any) -> Iterator[tuple[str, Tensor, Tensor | None, int]]:
+def _modules(model: Any) -> Iterator[tuple[str, Any, int]]:
+    """Yield the exported name, the module, and the residual axis of its weight."""
     if model.config.tie == "all":
-        yield "model.shared", model.src_embedding.table.weight, None, _READS
+        yield "model.shared", model.src_embedding.table, _READS
     else:
-        yield "model.encoder.embed_tokens", model.src_embedding.table.weight, None, _READS
-        yield "model.decoder.embed_tokens", model.tgt_embedding.table.weight, None, _READS
+        yield "model.encoder.embed_tokens", model.src_embedding.table, _READS
+        yield "model.decoder.embed_tokens", model.tgt_embedding.table, _READS
     for side, last_norm in (("encoder", model.encoder_norm), ("decoder", model.decoder_norm)):
         for number, layer in enumerate(getattr(model, side)):
             root = f"model.{side}.layers.{number}"
-            yield from _attention(f"{root}.self_attn", layer.self_attention)
+            attentions = {"self_attn": layer.self_attention}
             if side == "decoder":
-                yield from _attention(f"{root}.encoder_attn", layer.cross_attention)
-            up, down = layer.feed_forward.up, layer.feed_forward.down
-            yield f"{root}.fc1", up.weight, up.bias, _READS
-            yield f"{root}.fc2", down.weight, down.bias, _WRITES
-            for sublayer, residual in zip(_SUBLAYERS[side], layer.residuals, strict=True):
-                yield f"{root}.{sublayer}_layer_norm", residual.norm.weight, residual.norm.bias, _WRITES
+                attentions["encoder_attn"] = layer.cross_attention
+            for name, attention in attentions.items():
+                yield f"{root}.{name}.q_proj", attention.q, _READS
+                halves = zip(attention.kv.weight.chunk(2), attention.kv.bias.chunk(2), strict=True)
+                for letter, (weight, bias) in zip("kv", halves, strict=True):
+                    yield f"{root}.{name}.{letter}_proj", SimpleNamespace(weight=weight, bias=bias), _READS
+                yield f"{root}.{name}.out_proj", attention.out, _WRITES
+            yield f"{root}.fc1", layer.feed_forward.up, _READS
+            yield f"{root}.fc2", layer.feed_forward.down, _WRITES
+            for name, residual in zip((*attentions, "final"), layer.residuals, strict=True):
+                yield f"{root}.{name}_layer_norm", residual.norm, _WRITES
         if model.config.norm == "pre":
-            yield f"model.{side}.layer_norm", last_norm.weight, last_norm.bias, _WRITES
-
-
-def _attention(root: str, attention: Attention) -> Iterator[tuple[str, Tensor, Tensor | None, int]]:
-    yield f"{root}.q_proj", attention.q.weight, attention.q.bias, _READS
-    for name, weight, bias in zip("kv", attention.kv.weight.chunk(2), attention.kv.bias.chunk(2), strict=True):
-        yield f"{root}.{name}_proj", weight, bias, _READS
-    yield f"{root}.out_proj", attention.out.weight, attention.out.bias, _WRITES
+            yield f"model.{side}.layer_norm", last_norm, _WRITES
