@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 
 from dragoman.bundle import locate, newest
 from dragoman.commands import cli
@@ -50,8 +51,9 @@ def main(argv: list[str]) -> None:
         wait_for_bundle(folder)
     models = Models(folders)
     app = create_app(models, Path(args.suggestions), Limits(chars=args.max_chars), args.beam)
+    Thread(target=models.watch, daemon=True).start()
     for model in models.models:
-        print(f"model: {model.folder} ({', '.join(map(str, model.directions))})")
+        print(f"model: {model.folder} ({', '.join(map(str, model.directions))}; {model.translator.engine})")
     print("http://{}:{}".format(*listener.getsockname()), flush=True)
     # uvicorn repeats a signal when the last request is finished; SIGTERM would then end Python at once.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

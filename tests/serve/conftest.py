@@ -1,4 +1,4 @@
-"""The golden model behind a test client. It translates by torch: an export would take seconds."""
+"""The golden model behind a test client."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from dragoman.serve import models
 from dragoman.serve.app import Limits, create_app
 from dragoman.serve.models import Models
 
@@ -15,10 +14,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "bundle"
 
 
 @pytest.fixture(scope="session")
-def golden_models() -> Iterator[Models]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(models, "export", lambda copy: None)
-        yield Models([GOLDEN])
+def golden_models() -> Models:
+    return Models([GOLDEN])
 
 
 @pytest.fixture

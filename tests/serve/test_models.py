@@ -9,16 +9,15 @@ import pytest
 
 from dragoman import bundle as bundles
 from dragoman.errors import UserError
-from dragoman.serve import models
 from dragoman.serve.models import Model, Models
+from dragoman.translation import export
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle"
 
 
 @pytest.fixture
-def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run_folder(tmp_path: Path) -> Path:
     """A run with a bundle, which may be changed."""
-    monkeypatch.setattr(models, "export", lambda copy: None)
     shutil.copytree(GOLDEN, tmp_path / "run" / "bundle")
     return tmp_path / "run"
 
@@ -38,6 +37,20 @@ def test_a_new_bundle_is_taken_and_its_step_shown(run_folder: Path) -> None:
     assert status["translation"]
 
 
+def test_an_export_is_taken_when_the_training_has_ended(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setattr(export, "SENTENCES", 2)
+    model = Model(run_folder)
+    assert model.translator.engine == "torch"
+    export.export_bundle(run_folder / "bundle")
+    model.refresh()
+    assert model.translator.engine == "ctranslate2"
+    assert len(model.history) == 1
+    shutil.rmtree(run_folder)
+    model.refresh()
+    assert model.translator.translate(["你好"])[0].text == "Hello"
+
+
 @pytest.mark.parametrize("damage", ["gone", "weights", "config"])
 def test_the_old_model_goes_on_when_the_folder_is_damaged(run_folder: Path, damage: str) -> None:
     model, bundle = Model(run_folder), run_folder / "bundle"
@@ -50,7 +63,7 @@ def test_the_old_model_goes_on_when_the_folder_is_damaged(run_folder: Path, dama
     model.refresh()
     assert "stays in use" in model.status()["error"]
     assert model.translator.translate(["你好"])[0].text == "Hello"
-    assert model.translator.attend("你好", "Hello").maps  # the weights are read now, from the copy
+    assert model.translator.attend("你好", "Hello").maps
     if damage == "gone":
         shutil.copytree(GOLDEN, bundle)
         model.refresh()

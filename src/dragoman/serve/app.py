@@ -1,9 +1,8 @@
 """HTTP application: LibreTranslate's endpoints, the page, and limits."""
 
 import asyncio
-import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from dragoman.serve.service import Service
 
 PAGE = Path(__file__).with_name("page.html")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
-REFRESH_SECONDS = 1.0  # between two checks for new bundles
 FILE_FORMATS = {".txt": "text", ".html": "html"}
 MOST_FILES = 20  # translated files kept in memory for downloads
 ERRORS: dict[int | str, Any] = {code: {"model": wire.Error} for code in (400, 413, 429, 500, 503)}
@@ -78,23 +76,10 @@ def create_app(models: Models, suggestions: Path, limits: Limits = Limits(), bea
 
     `beam` replaces the beam size of the bundles.
     """
-
-    async def watch() -> None:
-        while True:
-            await asyncio.sleep(REFRESH_SECONDS)
-            for model in models.models:
-                await asyncio.to_thread(model.refresh)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        task = asyncio.create_task(watch())
-        yield
-        task.cancel()
-
     summary = "Translation with the interface of LibreTranslate"
     # FastAPI's pages of documentation load scripts from elsewhere.
     pages: dict[str, Any] = {"docs_url": None, "redoc_url": None}
-    app = FastAPI(title="Dragoman", summary=summary, version=dragoman.__version__, lifespan=lifespan, **pages)
+    app = FastAPI(title="Dragoman", summary=summary, version=dragoman.__version__, **pages)
     app.add_middleware(LimitMiddleware, limits=limits)
     headers = ["Authorization", "Content-Type"]
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=headers)
