@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
     try:
         import uvicorn
 
-        from dragoman.serve.app import Limits, create_app
+        from dragoman.serve.app import create_app
         from dragoman.serve.models import Models
     except ImportError as error:
         raise UserError(f"{error.name}: not installed. Run `pip install 'dragoman[serve]'`") from None
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
     for folder in folders:
         wait_for_bundle(folder)
     models = Models(folders)
-    app = create_app(models, Path(args.suggestions), Limits(chars=args.max_chars), args.beam)
+    app = create_app(models, Path(args.suggestions), args.max_chars, args.beam)
     Thread(target=models.watch, daemon=True).start()
     for model in models.models:
         print(f"model: {model.folder} ({', '.join(map(str, model.directions))}; {model.translator.engine})")

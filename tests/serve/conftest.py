@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from dragoman.serve.app import Limits, create_app
+from dragoman.serve.app import create_app
 from dragoman.serve.models import Models
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle"
@@ -20,11 +20,11 @@ def golden_models() -> Models:
 
 @pytest.fixture
 def serve(golden_models: Models, tmp_path: Path) -> Iterator[Callable[..., TestClient]]:
-    """serve(**limits): a client of a server, which keeps suggestions in suggestions.jsonl of tmp_path."""
+    """serve(**options): a client of a server, which keeps suggestions in suggestions.jsonl of tmp_path."""
     clients: list[TestClient] = []
 
-    def serve(**limits: Any) -> TestClient:
-        app = create_app(golden_models, tmp_path / "suggestions.jsonl", Limits(**limits))
+    def serve(**options: Any) -> TestClient:
+        app = create_app(golden_models, tmp_path / "suggestions.jsonl", **options)
         clients.append(TestClient(app, raise_server_exceptions=False).__enter__())
         return clients[-1]
 

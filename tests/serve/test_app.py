@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dragoman.data.readers import Columns, read_arrow
+from dragoman.serve import app, wire
 from dragoman.serve.app import PAGE
 from dragoman.serve.models import Models
 
@@ -85,7 +86,7 @@ ERRORS: list[tuple[Any, str]] = [
 
 
 def test_errors_have_the_words_of_libretranslate(serve: Callable[..., TestClient]) -> None:
-    client = serve(chars=100)
+    client = serve(max_chars=100)
     for body, text in ERRORS:
         answer = client.post("/translate", json=body)
         assert (answer.status_code, answer.json()) == (400, {"error": text})
@@ -103,10 +104,16 @@ def test_any_bytes_give_an_error_in_our_shape(client: TestClient) -> None:
 
 
 def test_limits_on_body_time_and_waiting(serve: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert serve(body=100).post("/translate", json=HELLO | {"q": "x" * 101}).status_code == 413
-    assert serve(waiting=0).post("/translate", json=HELLO).status_code == 429
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "MOST_BYTES", 100)
+        assert serve().post("/translate", json=HELLO | {"q": "x" * 101}).status_code == 413
+        assert serve().post("/translate_file", files={"file": b"x" * 101}).status_code == 413
+    with monkeypatch.context() as patch:
+        patch.setattr(app, "MOST_REQUESTS", 0)
+        assert serve().post("/translate", json=HELLO).status_code == 429
+    monkeypatch.setattr(app, "MOST_SECONDS", 0.05)
     monkeypatch.setattr("dragoman.serve.service.Service._run", lambda self, options, texts: time.sleep(0.2))
-    assert serve(seconds=0.05).post("/translate", json=HELLO).status_code == 503
+    assert serve().post("/translate", json=HELLO).status_code == 503
 
 
 def test_a_broken_engine_is_an_error_of_the_server(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

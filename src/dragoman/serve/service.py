@@ -1,4 +1,4 @@
-"""Translation of requests: whole texts or HTML, with alternatives and warnings.
+"""Work behind the endpoints: translations, attention and searches, corrections.
 
 A text is divided into lines, and HTML into the texts between tags. They are translated in shared batches; white space,
 blank lines and tags stay as they are.
@@ -9,39 +9,42 @@ import dataclasses
 import html
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fastapi import HTTPException
-
+from dragoman.errors import UserError
 from dragoman.languages import Direction, english_name, is_traditional, primary, reads
-from dragoman.serve import codes, wire
+from dragoman.serve import wire
 from dragoman.serve.batches import Batches
 from dragoman.serve.models import Models
-from dragoman.translation.translator import Translation
+from dragoman.special import EOS
+from dragoman.translation.lines import Sentence, Translation, sentences
+from dragoman.translation.translator import Translator
 
-_TAG = re.compile(r"(<[^<>]*>)")
-_VERBATIM = re.compile(r"<(script|style)\b", re.IGNORECASE)  # tags whose content is not text
+# A line without its outer white space; a tag, or all of a script or a style sheet.
+_LINE = re.compile(r"(\S(?:.*\S)?)")
+_MARKUP = re.compile(r"(<script\b.*?(?:</script[^<>]*>|\Z)|<style\b.*?(?:</style[^<>]*>|\Z)|<[^<>]*>)", re.I | re.S)
+_SAMPLE = 500  # characters that decide the language
+MOST_SENTENCES = 20  # explained
+MOST_PIECES = 80  # of a traced sentence; the answer grows with the square
 TRADITIONAL = "traditional Chinese: the model does not distinguish the scripts"
 
 
 class Service:
-    """The work behind the endpoints; `suggestions` is the file of corrections."""
+    """Endpoints of the application; `suggestions` is the file of corrections."""
 
     def __init__(self, models: Models, suggestions: Path, max_chars: int, beam: int | None) -> None:
         self.models, self.suggestions, self.max_chars, self.beam = models, suggestions, max_chars, beam
         self.batches = Batches(self._run)
 
-    async def translate(self, request: wire.Translate, *, limited: bool = True) -> dict[str, Any]:
+    async def translate(self, request: wire.Translate) -> dict[str, Any]:
         """Return the answer of /translate."""
-        texts = [request.q] if isinstance(request.q, str) else request.q
-        if limited:
-            self.check_length(*texts)
-        results = await asyncio.gather(*(self._translate(text, request) for text in texts))
+        results = await asyncio.gather(*(self._translate(text, request) for text in request.texts))
         answer: dict[str, Any] = {"translatedText": [ranks[0] for ranks, _ in results]}
         if request.source == "auto":
-            answer["detectedLanguage"] = [codes.detect(text, self.models.languages)[0] for text in texts]
+            answer["detectedLanguage"] = [detect(text, self.models.languages)[0] for text in request.texts]
         if request.alternatives:
             answer["alternatives"] = [ranks[1:] for ranks, _ in results]
         if any(warnings for _, warnings in results):
@@ -50,22 +53,18 @@ class Service:
 
     async def _translate(self, text: str, request: wire.Translate) -> tuple[list[str], list[str]]:
         """Return the best translations of a text, without duplicates, and warnings."""
-        direction = self.direction(request.source, request.target, text)
+        direction = self.direction(request, text)
         if direction is None:
             return [text], []
         is_html = request.format == "html"
-        parts = list(split(text, is_html))
-        results = await self.batches.translate(
-            (direction, request.alternatives + 1), [core for _, core in parts if core]
-        )
+        parts = split(text, is_html)
+        lines = [html.unescape(line) if is_html else line for line in parts[1::2]]
+        results = await self.batches.translate((direction, request.alternatives + 1), lines)
         ranks = []
         for rank in range(max([1, *(len(result.hypotheses) for result in results)])):
-            rest, whole = iter(results), ""
-            for before, core in parts:
-                hypotheses = next(rest).hypotheses if core else []
-                best = hypotheses[min(rank, len(hypotheses) - 1)].text if core else ""
-                whole += before + (html.escape(best, quote=False) if is_html else best)
-            ranks.append(whole)
+            lines = [result.hypotheses[min(rank, len(result.hypotheses) - 1)].text for result in results]
+            parts[1::2] = [html.escape(line, quote=False) if is_html else line for line in lines]
+            ranks.append("".join(parts))
         warnings = [warning for result in results for warning in result.warnings]
         if any(map(is_traditional, (request.source, request.target))) and not any(map(is_traditional, direction)):
             warnings.append(TRADITIONAL)
@@ -73,52 +72,88 @@ class Service:
 
     async def detect(self, request: wire.Detect) -> list[wire.Detected]:
         """Return the answer of /detect."""
-        self.check_length(request.q)
-        return codes.detect(request.q, self.models.languages)
+        return detect(request.q, self.models.languages)
 
-    def direction(self, source: str, target: str, text: str) -> Direction | None:
+    def direction(self, request: wire.Languages, text: str) -> Direction | None:
         """Return the direction for a text, None if it is in the target language already."""
-        known = {primary(language) for language in self.models.languages}
-        for code in (source, target):
-            if primary(code) not in known and (code, code) != (source, "auto"):
-                raise HTTPException(400, f"{code[:40]} is not supported")
+        source, target = request.source, request.target
+        known = set(map(primary, self.models.languages))
+        for code in (target,) if source == "auto" else (source, target):
+            if primary(code) not in known:
+                raise UserError(f"{code[:40]} is not supported")
         choices = [each for each in self.models.directions if primary(each.tgt) == primary(target)]
         if source == "auto":
             matches = [each for each in choices if reads(each.src, text)]
-            source = codes.detect(text, self.models.languages)[0].language
+            source = detect(text, self.models.languages)[0].language
         else:
             matches = [each for each in choices if primary(each.src) == primary(source)]
         if not matches and primary(source) != primary(target):
             to, of = (f"{english_name(code)} ({code})" for code in (target, source))
-            raise HTTPException(400, f"{to} is not available as a target language from {of}")
+            raise UserError(f"{to} is not available as a target language from {of}")
         return matches[0] if matches else None
 
     async def suggest(self, request: wire.Suggest) -> dict[str, bool]:
         """Append a correction to the file, as a row that training reads."""
-        self.check_length(request.q, request.s)
-        direction = self.direction(request.source, request.target, request.q)
+        direction = self.direction(request, request.q)
         if direction is None:
-            raise HTTPException(400, "Invalid request: source and target are the same language")
+            raise UserError("Invalid request: source and target are the same language")
         row = {"translation": {direction.src: request.q, direction.tgt: request.s}}
         self.suggestions.parent.mkdir(parents=True, exist_ok=True)
         with self.suggestions.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         return {"success": True}
 
-    def check_length(self, *texts: str) -> None:
-        """Raise the error for texts that are too long together."""
-        n_chars = sum(map(len, texts))
-        if n_chars > self.max_chars:
-            raise HTTPException(400, f"Invalid request: request ({n_chars}) exceeds text limit ({self.max_chars})")
-
     def languages(self) -> list[wire.Language]:
         """Return the answer of /languages: each spelling of each language."""
         answer = []
         for language in self.models.languages:
-            targets = [code for src, tgt in self.models.directions if src == language for code in codes.spellings(tgt)]
-            for code in codes.spellings(language):
+            targets = [code for src, tgt in self.models.directions if src == language for code in spellings(tgt)]
+            for code in spellings(language):
                 answer.append(wire.Language(code=code, name=english_name(code), targets=targets))
         return answer
+
+    def explain(self, request: wire.Languages) -> dict[str, Any]:
+        """Return pieces, their probabilities, and attention of the first sentences.
+
+        The attention is the mean over the heads of the last layer, by target piece, then source piece.
+        """
+        translator, direction, every = self._sentences(request)
+        parts = list(islice(every, MOST_SENTENCES))
+        results = translator.translate([part.text for part in parts], direction=direction, scored=False)
+        answers = []
+        for part, result in zip(parts, results, strict=True):
+            pair = translator.attend(part.text, result.text, direction=direction)
+            ids = [*translator.bundle.tgt_tokenizer.encode(result.text), EOS]
+            probabilities = pair.logits.softmax(-1)[range(len(ids)), ids]
+            attention = pair.maps["cross"][-1].mean(0)
+            answers.append(
+                {
+                    "source": pair.pieces["src"],
+                    "target": pair.pieces["tgt_out"],
+                    "probabilities": probabilities.double().round(decimals=4).tolist(),
+                    "attention": attention.double().round(decimals=3).tolist(),
+                }
+            )
+        return {"sentences": answers}
+
+    def trace(self, request: wire.Trace) -> dict[str, Any]:
+        """Return the search for the first sentence, as in explain/trace.py."""
+        translator, direction, every = self._sentences(request)
+        sentence = next(every, None)
+        if not sentence or len(sentence.ids) > MOST_PIECES:
+            raise UserError(f"Invalid request: the text begins with no sentence of at most {MOST_PIECES} pieces")
+        search = dataclasses.replace(translator.bundle.search, kind="beam", beam_size=request.beam, n_best=1)
+        return translator.trace(sentence.text, search, direction=direction)
+
+    def _sentences(self, request: wire.Languages) -> tuple[Translator, str, Iterator[Sentence]]:
+        """Return the translator, the direction, and the sentences to translate."""
+        direction = self.direction(request, request.q)
+        if direction is None:
+            raise UserError("Invalid request: the text is in the target language")
+        translator = self.models.translator(direction)
+        tokenizer = translator.bundle.src_tokenizer
+        parts = sentences(request.q.strip(), tokenizer, tokenizer.tag(direction.tgt), translator.max_length)
+        return translator, str(direction), (part for part in parts if part.ids)
 
     def _run(self, options: tuple[Direction, int], texts: list[str]) -> list[Translation]:
         """Translate a batch, with the model as it is now."""
@@ -131,23 +166,36 @@ class Service:
         return translator.translate(texts, search, direction=str(direction), scored=False)
 
 
-def split(text: str, is_html: bool) -> Iterator[tuple[str, str]]:
-    """Divide a text into pairs: a part that stays, and the line to translate after it.
+def spellings(language: str) -> list[str]:
+    """Return the codes listed for a language; older clients read the second."""
+    if primary(language) != "zh":
+        return [primary(language)]
+    return ["zh-Hant", "zt"] if is_traditional(language) else ["zh-Hans", "zh"]
 
-    The line is "" where nothing is to be translated.
+
+def detect(text: str, languages: Sequence[str]) -> list[wire.Detected]:
+    """Return the languages of a text by its script, best first.
+
+    The confidence, 0 to 100, is the share of letters in the script of the language. Languages of one script divide it.
     """
-    verbatim = ""  # the beginning of the tag that ends a script
-    for number, part in enumerate(_TAG.split(text) if is_html else [text]):
-        is_tag = number % 2
-        if is_tag and (match := _VERBATIM.match(part)):
-            verbatim = f"</{match[1].lower()}"
-        elif is_tag and verbatim and part.lower().startswith(verbatim):
-            verbatim = ""
-        if is_tag or verbatim:
-            yield part, ""
-            continue
-        for line in part.splitlines(keepends=True):
-            core = line.strip()
-            before, _, after = line.partition(core) if core else (line, "", "")
-            yield before, html.unescape(core) if is_html else core
-            yield after, ""
+    letters = [letter for letter in text[:_SAMPLE] if letter.isalpha()]
+    shares = dict.fromkeys(languages, 0.0)
+    for letter in letters:
+        matches = [language for language in languages if reads(language, letter)]
+        for language in matches:
+            shares[language] += 100 / len(matches) / len(letters)
+    best = sorted((language for language in languages if shares[language]), key=lambda language: -shares[language])
+    results = [wire.Detected(confidence=round(shares[each], 1), language=spellings(each)[0]) for each in best]
+    return results or [wire.Detected(confidence=0, language="en")]
+
+
+def split(text: str, is_html: bool) -> list[str]:
+    """Divide a text into parts; every second one is translated, the others stay."""
+    if not is_html:
+        return _LINE.split(text)
+    parts = [""]
+    for number, part in enumerate(_MARKUP.split(text)):
+        pieces = [part] if number % 2 else _LINE.split(part)
+        parts[-1] += pieces[0]
+        parts += pieces[1:]
+    return parts

@@ -3,21 +3,27 @@
 Parameters of a POST come as JSON, form or query string. Errors are {"error": text}, in LibreTranslate's words.
 """
 
-import json
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from fastapi import HTTPException, Request
-from pydantic import BaseModel, Field, ValidationError
+from fastapi import Request, UploadFile
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.datastructures import FormData, QueryParams
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive
 
-MOST_ALTERNATIVES = 9
+MOST_BYTES = 2_000_000  # of a body
 Text = Annotated[str, Field(min_length=1)]
-JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
+_OBJECT = TypeAdapter(dict[str, Any])
 
 
 class Detect(BaseModel):
     q: Text = Field(examples=["你好"])
     api_key: str = ""
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.q] if isinstance(self.q, str) else self.q
 
 
 class Languages(Detect):
@@ -28,7 +34,7 @@ class Languages(Detect):
 class Translate(Languages):
     q: Text | Annotated[list[str], Field(min_length=1)] = Field(examples=["你好"])  # type: ignore[assignment]
     format: Literal["text", "html"] = "text"
-    alternatives: int = Field(0, ge=0, le=MOST_ALTERNATIVES)
+    alternatives: int = Field(0, ge=0, le=9)
 
 
 class Suggest(Languages):
@@ -37,6 +43,12 @@ class Suggest(Languages):
 
 class Trace(Languages):
     beam: int = Field(1, ge=1, le=5, description="1 is greedy")
+
+
+class Upload(BaseModel):
+    file: UploadFile
+    source: Text
+    target: Text
 
 
 class Error(BaseModel):
@@ -61,52 +73,43 @@ class Language(BaseModel):
     targets: list[str]
 
 
-Kind = TypeVar("Kind", bound=BaseModel)
-
-
-def parse(kind: type[Kind], values: dict[str, Any]) -> Kind:
-    """Return the parameters as `kind`. Raises the error of the first wrong one."""
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        raise HTTPException(400, _message(error.errors(include_url=False)[0])) from None
-
-
 async def values(request: Request) -> dict[str, Any]:
     """Return the parameters of the query string and the body; the body wins."""
-    result = _texts(request.query_params)
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type == JSON:
-        try:
-            body = json.loads(await request.body() or b"{}")
-        except (ValueError, RecursionError):
-            raise HTTPException(400, "Invalid request: the body is not JSON") from None
-        if not isinstance(body, dict):
-            raise HTTPException(400, "Invalid request: the body is not a JSON object")
+    request = Request(request.scope, _limited(request.receive))
+    result, content_type = _texts(request.query_params), request.headers.get("content-type", "").lower()
+    if content_type.startswith(JSON):
+        body = _OBJECT.validate_json(await request.body() or b"{}")
         return result | {name: value for name, value in body.items() if value is not None}
-    if content_type == FORM:  # not by request.form(), which takes unescaped UTF-8 for Latin-1
-        return result | _texts(QueryParams((await request.body()).decode("utf-8", "replace")))
-    if content_type == "multipart/form-data":
-        return result | _texts(await request.form(max_files=1, max_fields=10_000))
-    return result
+    if content_type.startswith(MULTIPART):
+        return result | _texts(await request.form())
+    # Not by request.form(), which takes unescaped UTF-8 for Latin-1.
+    return result | _texts(QueryParams((await request.body()).decode("utf-8", "replace")))
 
 
 def documented(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the OpenAPI description of the three ways to send parameters."""
+    """Return the OpenAPI description of the ways to send parameters."""
     schema = kind.model_json_schema()
+    if kind is Upload:
+        return {"requestBody": {"content": {MULTIPART: {"schema": schema}}}}
     parameters = [{"name": name, "in": "query", "schema": each} for name, each in schema["properties"].items()]
-    return {
-        "parameters": parameters,
-        "requestBody": {"content": {content_type: {"schema": schema} for content_type in (JSON, FORM)}},
-    }
+    return {"parameters": parameters, "requestBody": {"content": {each: {"schema": schema} for each in (JSON, FORM)}}}
 
 
-def uploaded() -> dict[str, Any]:
-    """Return the OpenAPI description of /translate_file."""
-    properties = {name: {"type": "string"} for name in ("source", "target")}
-    properties["file"] = {"type": "string", "format": "binary"}
-    schema = {"type": "object", "properties": properties, "required": ["file", "source", "target"]}
-    return {"requestBody": {"content": {"multipart/form-data": {"schema": schema}}}}
+def problem(error: ValidationError) -> str:
+    """Return LibreTranslate's words for the first error of a request."""
+    first = error.errors()[0]
+    kind, name = first["type"], first["loc"][:1]
+    if not name:
+        return "Invalid request: the body is not a JSON object"
+    if kind == "missing" or kind.endswith("too_short"):
+        return f"Invalid request: missing {name[0]} parameter"
+    if kind == "literal_error":
+        return f"{str(first['input'])[:40]} format is not supported"
+    if kind.startswith("int_"):
+        return f"Invalid request: {name[0]} parameter is not a number"
+    if kind == "less_than_equal":
+        return f"Invalid request: {name[0]} parameter must be <= {first['ctx']['le']}"
+    return f"Invalid request: {name[0]} parameter is not valid"
 
 
 def _texts(fields: QueryParams | FormData) -> dict[str, Any]:
@@ -115,15 +118,16 @@ def _texts(fields: QueryParams | FormData) -> dict[str, Any]:
     return {name: each if len(each) > 1 else each[0] for name, each in every.items()}
 
 
-def _message(error: Any) -> str:
-    name, kind, limits = error["loc"][0], error["type"], error.get("ctx", {})
-    if kind == "missing" or kind.endswith("too_short"):
-        return f"Invalid request: missing {name} parameter"
-    if kind == "literal_error":
-        return f"{str(error['input'])[:40]} format is not supported"
-    if kind.startswith("int_"):
-        return f"Invalid request: {name} parameter is not a number"
-    for limit, sign in (("le", "<="), ("ge", ">=")):
-        if limit in limits:
-            return f"Invalid request: {name} parameter must be {sign} {limits[limit]}"
-    return f"Invalid request: {name} parameter is not valid"
+def _limited(receive: Receive) -> Receive:
+    """Return `receive` with an error for a body that is too long."""
+    size = 0
+
+    async def limited() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > MOST_BYTES:
+            raise HTTPException(413, f"Invalid request: the body exceeds {MOST_BYTES} bytes")
+        return message
+
+    return limited
