@@ -29,10 +29,6 @@ class Model:
         self.folder, self.error, self.history = folder, "", list[dict[str, Any]]()
         self._load()
 
-    @property
-    def directions(self) -> list[Direction]:
-        return self.translator.bundle.directions
-
     def status(self) -> dict[str, Any]:
         """Return the entry for /health."""
         name = self.translator.bundle.meta.get("name") or self.folder.name
@@ -57,9 +53,9 @@ class Model:
         scores = bundle.meta.get("validation") or {}
         entry: dict[str, Any] = {key: scores[key] for key in ("step", "bleu") if key in scores}
         if sample := SAMPLES.get(primary(bundle.src)):
-            translation = translator.translate([sample], direction=str(bundle.directions[0]))[0].text
-            entry |= {"source": sample, "translation": translation}
-        self.translator = translator  # the next batch uses it
+            (result,) = translator.translate([sample], direction=str(bundle.directions[0]))
+            entry |= {"source": sample, "translation": result.text}
+        self.translator, self.directions = translator, bundle.directions  # the next batch uses it
         if entry not in self.history[-1:]:
             self.history.append(entry)
 

@@ -40,7 +40,6 @@ class Service:
         self.batches = Batches(self._run)
 
     async def translate(self, request: wire.Translate) -> dict[str, Any]:
-        """Return the answer of /translate."""
         results = await asyncio.gather(*(self._translate(text, request) for text in request.texts))
         answer: dict[str, Any] = {"translatedText": [ranks[0] for ranks, _ in results]}
         if request.source == "auto":
@@ -71,7 +70,6 @@ class Service:
         return list(dict.fromkeys(ranks)), list(dict.fromkeys(warnings))
 
     async def detect(self, request: wire.Detect) -> list[wire.Detected]:
-        """Return the answer of /detect."""
         return detect(request.q, self.models.languages)
 
     def direction(self, request: wire.Languages, text: str) -> Direction | None:
