@@ -18,7 +18,6 @@ from dragoman import files
 from dragoman.bundle import describe, locate
 from dragoman.commands import cli
 from dragoman.data.lines import lines
-from dragoman.data.text import clean_text
 from dragoman.errors import UserError, check_choice
 
 FORMATS = ("ctranslate2", "huggingface", "argos")
@@ -44,10 +43,7 @@ def main(argv: list[str]) -> None:
     bundle = locate(Path(args.model))
     if not bundle.is_dir():
         raise UserError(f"{bundle}: no bundle there. Runs keep theirs in runs/NAME/bundle")
-    if args.sentences:
-        sentences = [clean_text(line) for line in lines(Path(args.sentences))]
-    else:
-        sentences = phrases(describe(bundle).src)
+    sentences = list(lines(Path(args.sentences))) if args.sentences else phrases(describe(bundle).src)
     begin = time.monotonic()
     if args.to == "huggingface":
         from dragoman.export import huggingface
