@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dragoman import files, metrics
-from dragoman.compose import choices, compose, sweep, to_yaml
+from dragoman.compose import GROUPS, compose, sweep
 from dragoman.config import Config, CorpusConfig, DataConfig, SearchConfig
 from dragoman.errors import UserError, check_choice, choose
 from dragoman.languages import Direction, by_script, directions, is_unspaced, named, primary, reads
@@ -176,13 +176,13 @@ class TestMetrics:
 
 
 class TestConfig:
-    @pytest.mark.parametrize("name", choices())
+    @pytest.mark.parametrize("name", GROUPS["experiment"])
     def test_every_experiment_composes(self, name: str) -> None:
         assert isinstance(compose([f"experiment={name}"]), Config)
 
     @pytest.mark.parametrize("group", ["model", "data", "search", "trainer", "training", "recipe"])
     def test_every_choice_of_a_group_composes(self, group: str) -> None:
-        for name in choices(group):
+        for name in GROUPS[group]:
             compose([f"{group}={name}"])
 
     @pytest.mark.parametrize(
@@ -199,14 +199,12 @@ class TestConfig:
             ("experiment=zh", "no experiment 'zh' (did you mean 'zh_en'?)"),
             ("model.norm=middle", "model.norm=middle: choose one of pre, post"),
             ("experiment=smoke;model.n_heads=3", "does not divide"),
-            ("model.position.n_buckets=6", "multiple of 4"),
             ("model.position.max_distance=3", "more than n_buckets / 2"),
             ("data.tgt=zh", "name two languages"),
             ("data.max_tokens=10", "data.max_length=256"),
-            ("data.max_ratio=0.5", "at least 1"),
             ("data.tokenizer.vocabulary=separate", "model.tie=tgt"),
             ("trainer.max_time=5", "days:hours:minutes:seconds"),
-            ("trainer.max_time=00:00:00:00", "at least a second"),
+            ("trainer.max_time=00:00:00:00", "days:hours:minutes:seconds"),
             ("search.n_best=9", "search.beam_size=5"),
             ("name=a/b", "name=a/b"),
             ("hydra.run.dir=x", "Hydra itself"),
@@ -222,13 +220,15 @@ class TestConfig:
     def test_a_sweep_is_every_combination(self) -> None:
         runs = sweep(["experiment=copy", "training.lr=1e-3,2e-3", "seed=1,2"])
         assert len(runs) == 4
-        assert runs[1] == ["experiment=copy", "training.lr=1e-3", "seed=2"]
+        assert runs[1] == ["experiment=copy", "training.lr=0.001", "seed=2", "name='copy_lr=0.001_seed=2'"]
 
     def test_settings_survive_yaml(self) -> None:
         from omegaconf import OmegaConf
 
         config = compose(["experiment=both"])
-        again = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(to_yaml(config))))
+        again = OmegaConf.to_object(
+            OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(OmegaConf.to_yaml(config)))
+        )
         assert again == config
 
     def test_derived_values(self) -> None:

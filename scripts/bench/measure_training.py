@@ -28,7 +28,7 @@ from dragoman.compose import compose
 from dragoman.config import Config, CorpusConfig
 from dragoman.data.collate import Batch
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.explain.cost import Cost, Shape
+from dragoman.explain.cost import Cost
 from dragoman.training import fit
 
 NEVER = 10**9  # steps
@@ -155,8 +155,8 @@ class Meter(Callback):
             self.first_step_s = time.time() - float(os.environ.get("BENCH_START", "nan"))
             self.end = now + self.settings.warm_up
         if window is not None:
-            shape = Shape(len(batch.src), batch.src.size(1), batch.tgt_out.size(1), batch.n_tokens)
-            window.flops += sum(self.cost.flops(shape).values())
+            shape = len(batch.src), batch.src.size(1), batch.tgt_out.size(1), batch.n_tokens
+            window.flops += sum(self.cost.flops(*shape).values())
             window.tokens += batch.n_tokens
             window.positions += batch.tgt_out.numel()
             window.steps += 1

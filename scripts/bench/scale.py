@@ -84,7 +84,7 @@ def train(size: str, length: int, tokens: int) -> Record:
 
     from dragoman.compose import compose
     from dragoman.data.collate import collate
-    from dragoman.explain.cost import Cost, Shape
+    from dragoman.explain.cost import Cost
     from dragoman.model.transformer import Transformer
     from dragoman.training.loss import projected_loss
     from dragoman.training.machine import configure_memory
@@ -106,7 +106,7 @@ def train(size: str, length: int, tokens: int) -> Record:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         seconds.append(time.perf_counter() - start)
-    flops = sum(Cost(config=config, **sizes).flops(Shape(rows, length, length, rows * length)).values())
+    flops = sum(Cost(config=config, **sizes).flops(rows, length, length, rows * length).values())
     return {
         "model": size,
         "tokens in a sentence": length,

@@ -26,7 +26,10 @@ def list_of(*items: Any) -> Any:
 class Section:
     """One part of the configuration, checked when built; `prefix` is for messages."""
 
-    prefix: ClassVar[str] = ""
+    prefix: ClassVar[str]
+
+    def __init_subclass__(cls, prefix: str = "") -> None:
+        cls.prefix = prefix
 
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):

@@ -4,11 +4,9 @@ import json
 import re
 
 import numpy as np
-import pytest
 import torch
 from markupsafe import escape
 
-from dragoman.errors import UserError
 from dragoman.explain.page import attention_page
 
 SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
@@ -58,8 +56,3 @@ def test_page_needs_no_network() -> None:
     assert not re.search(r"https?:|//[a-z]|@import|url\(|import\(|fetch\(|XMLHttpRequest|innerHTML", PLAIN)
     assert not re.search(r"<[^>]* (src|href)=", PLAIN)
     assert "content=\"default-src 'none';" in PLAIN
-
-
-def test_too_many_weights_are_an_error() -> None:
-    with pytest.raises(UserError, match="shorter sentence"):
-        attention_page({"cross": np.zeros((1, 1, 2001, 2000))}, {}, source="", translation="")

@@ -11,7 +11,7 @@ from dragoman.bundle import Bundle
 from dragoman.config import SearchConfig
 from dragoman.explain.attention_map import attended
 from dragoman.explain.page import render
-from dragoman.explain.trace import Trace, lines, trace
+from dragoman.explain.trace import Trace, as_text, trace
 from dragoman.search.greedy import plain_greedy
 from dragoman.special import EOS
 from dragoman.translation.engine import translate_ids
@@ -74,7 +74,7 @@ def test_every_hypothesis_goes_on_ends_or_dies(golden: Bundle, k: int) -> None:
 def test_a_trace_is_json_text_and_a_page(golden: Bundle) -> None:
     _, record = traced(golden, "<b>&", 2)
     assert json.loads(json.dumps(record))["translation"] == record["translation"]
-    text = "\n".join(line.plain for line in lines(record))
+    text = as_text(record).plain
     page = render("trace.html", trace=record, languages=("zh", "en")).decode()
     assert "<b>" not in page
     assert page.count("<section>") == text.count("\nstep ") == len(record["beams"])

@@ -63,7 +63,7 @@ def test_covered_pieces_start_from_their_vectors(tie, make_model, tokenizer, tmp
     vectors = save(tmp_path / "v.txt", known)
     before = [each.table.weight.detach().clone() for each in (model.src_embedding, model.tgt_embedding)]
     summary = start_from_vectors(model, tmp_path / "v.txt", tokenizer, tokenizer)
-    assert summary == {"file": "v.txt", "pieces": {"joint": len(pieces)}, "covered": {"joint": len(known)}}
+    assert summary == {"file": "v.txt", "covered": {"src": len(known), "tgt": len(known)}}
     ids = [i for i, piece in enumerate(pieces) if piece in vectors]
     others = [i for i in range(len(pieces)) if i not in ids]
     for embedding, old in zip((model.src_embedding, model.tgt_embedding), before, strict=True):
@@ -82,7 +82,7 @@ def test_pieces_match_words_but_not_parts_of_words(make_model, tokenizer, tmp_pa
     assert inner
     save(tmp_path / "v.txt", [*(p[1:].lower() for p in whole), *inner, *(f"word{i}" for i in range(3000))])
     summary = start_from_vectors(make_model(), tmp_path / "v.txt", tokenizer, tokenizer)
-    assert summary["covered"] == {"joint": len(whole)}
+    assert summary["covered"]["tgt"] == len(whole)
 
 
 @pytest.mark.parametrize(

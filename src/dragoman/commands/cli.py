@@ -10,9 +10,7 @@ import dataclasses
 import functools
 import itertools
 import os
-import re
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, NoReturn
@@ -24,16 +22,6 @@ from dragoman.errors import UserError
 from dragoman.languages import Direction, reads
 from dragoman.translation.translator import Translator
 
-# option: type, placeholder, help
-SEARCH_OPTIONS: dict[str, tuple[type, str, str]] = {
-    "beam": (int, "N", "beam search with N hypotheses; 1 is greedy"),
-    "n_best": (int, "N", "N translations of each line, best first"),
-    "length_penalty": (float, "X", "divide scores by length^X"),
-    "temperature": (float, "X", "with --sample: values above 1 are more random (1)"),
-    "top_k": (int, "N", "with --sample: keep the N most probable pieces"),
-    "top_p": (float, "X", "with --sample: keep the fewest pieces of total probability X"),
-    "seed": (int, "N", "with --sample: random seed (1)"),
-}
 _SAMPLE_LINES = 1_000  # first lines, whose script decides the language of the input
 
 
@@ -57,10 +45,7 @@ class Parser(argparse.ArgumentParser):
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """Return the arguments. Raises UserError for an unknown option."""
         self.complete()
-        args, unknown = self.parse_known_args(argv)
-        if unknown:
-            raise UserError(f"{unknown[0]}: unknown option. Write ' -- ' before text that begins with '-'")
-        return args
+        return self.parse_args(argv)
 
 
 def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
@@ -72,24 +57,18 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
     @functools.wraps(main)
     def program(argv: list[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, "reconfigure"):
-                stream.reconfigure(encoding="utf-8", errors="replace")
+            stream.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
         try:
             main(sys.argv[1:] if argv is None else argv)
             sys.stdout.flush()
         except UserError as error:
-            # Control characters in a file's name or content must not reach the terminal.
-            print("error:", re.sub(r"[\x00-\x1f\x7f-\x9f]", "\ufffd", str(error)), file=sys.stderr)
+            print("error:", error, file=sys.stderr)
             return 2
+        except BrokenPipeError:
+            # Python flushes stdout again at exit. The null device prevents a second error there.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
-            if error.filename is None:
-                # Python flushes stdout again at exit. The null device prevents a second error there.
-                with contextlib.suppress(OSError, ValueError):
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if isinstance(error, BrokenPipeError):
-                return 0
-            where = f"cannot open {error.filename}" if error.filename else "cannot write the output"
-            print(f"error: {where}: {error.strerror or error}", file=sys.stderr)
+            print(f"error: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr)
@@ -110,8 +89,13 @@ def add_translation_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=4096, metavar="N", help="pieces per batch (4096)")
     group = parser.add_argument_group("search (default: the settings of the model)")
     group.add_argument("--sample", action="store_true", help="sample from the model's distribution")
-    for name, (kind, placeholder, text) in SEARCH_OPTIONS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=placeholder, help=text)
+    group.add_argument("--beam", type=int, metavar="N", help="beam search with N hypotheses; 1 is greedy")
+    group.add_argument("--n-best", type=int, metavar="N", help="N translations of each line, best first")
+    group.add_argument("--length-penalty", type=float, metavar="X", help="divide scores by length^X")
+    group.add_argument("--temperature", type=float, metavar="X", help="with --sample: above 1 is more random (1)")
+    group.add_argument("--top-k", type=int, metavar="N", help="with --sample: keep the N most probable pieces")
+    group.add_argument("--top-p", type=float, metavar="X", help="with --sample: keep the fewest of total probability X")
+    group.add_argument("--seed", type=int, metavar="N", help="with --sample: random seed (1)")
 
 
 def check_at_least_one(args: argparse.Namespace, *options: str) -> None:
@@ -124,19 +108,18 @@ def check_at_least_one(args: argparse.Namespace, *options: str) -> None:
 
 def search_config(args: argparse.Namespace, default: SearchConfig) -> SearchConfig:
     """Return `default` with the options applied. Raises UserError for a conflict."""
-    given = {key: getattr(args, key) for key in SEARCH_OPTIONS if getattr(args, key) is not None}
+    given = {key: value for key, value in vars(args).items() if value is not None and key in vars(default)}
     for key in ("temperature", "top_k", "top_p", "seed"):
         if key in given and not args.sample:
             raise UserError(f"--{key.replace('_', '-')}: only for sampling. Add --sample")
-    if args.sample and given.keys() & {"beam", "length_penalty"}:
+    if args.sample and (args.beam is not None or args.length_penalty is not None):
         raise UserError("--sample: does not go with --beam or --length-penalty, the options of beam search. Remove one")
     check_at_least_one(args, "beam")
-    beam = given.pop("beam", None)
     changes = {"n_best": 1, **given}
     if args.sample:
         changes["kind"] = "sample"
-    elif beam or changes["n_best"] > 1:
-        changes |= {"kind": "beam", "beam_size": beam or max(default.beam_size, changes["n_best"])}
+    elif args.beam or changes["n_best"] > 1:
+        changes |= {"kind": "beam", "beam_size": args.beam or max(default.beam_size, changes["n_best"])}
     return dataclasses.replace(default, **changes)
 
 
@@ -156,9 +139,8 @@ def count_lines(path: str) -> int:
 def new_file(path: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
     """Yield a file that appears as `path` when it is complete; links are followed."""
     target = Path(os.path.realpath(path))
-    if target.exists() and not (overwrite and target.is_file()):
-        hint = "Use --overwrite to replace it" if target.is_file() else "It is not a file: name another path"
-        raise UserError(f"{path}: exists already. {hint}")
+    if target.is_dir() or (target.exists() and not overwrite):
+        raise UserError(f"{path}: exists already. Use --overwrite to replace a file, or name another path")
     with files.replacing(target) as file:
         yield file
 
@@ -189,17 +171,16 @@ def load_translator(
 
 
 @contextlib.contextmanager
-def progress_bar(total: int, *, hidden: bool = False) -> Iterator[Callable[[int], object]]:
-    """Show a bar and the speed; yield a function that takes the number of lines done."""
+def progress_bar(total: int) -> Iterator[Callable[[int], object]]:
+    """Yield a function that shows the number of lines done; print their speed."""
     from rich import progress
     from rich.console import Console
 
-    rate = progress.TextColumn("{task.fields[rate]:,.1f} lines/s")
-    columns = progress.BarColumn(), progress.MofNCompleteColumn(), rate, progress.TimeRemainingColumn()
-    hidden, begin = hidden or not sys.stderr.isatty(), time.monotonic()
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden) as bar:
-        task = bar.add_task("", total=total, rate=0.0)
-        yield lambda done: bar.update(task, completed=done, rate=done / (time.monotonic() - begin))
-    done, seconds = bar.tasks[0].completed, time.monotonic() - begin
+    columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+    console = Console(stderr=True)
+    with progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
+    done, seconds = bar.tasks[0].completed, bar.tasks[0].elapsed or 0.0
     unit = "line" if done == 1 else "lines"
     print(f"{done:,} {unit} in {seconds:.1f} s ({done / seconds:,.1f} lines/s)", file=sys.stderr)

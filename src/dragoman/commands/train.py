@@ -9,31 +9,27 @@ The same command resumes a run that was stopped.
 """
 
 import contextlib
-import dataclasses
 import gc
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
+from omegaconf import OmegaConf
+
 import dragoman
 from dragoman import files
 from dragoman.commands import cli
-from dragoman.compose import CONFIGS, choices, compose, sweep, to_yaml
+from dragoman.compose import GROUPS, compose, named_values, sweep
 from dragoman.config import Config
 from dragoman.errors import UserError
-from dragoman.section import Section
-
-_NAMED = ("name", "experiment")  # swept keys that already give each run a name
 
 
 def parser() -> cli.Parser:
-    groups = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
     parser = cli.Parser(__doc__)
     parser.usage = "%(prog)s [options] experiment=NAME key=value ..."
-    parser.epilog = "\n".join(f"{group}: {', '.join(choices(group))}" for group in groups)
+    parser.epilog = "\n".join(f"{group}: {', '.join(names)}" for group, names in GROUPS.items())
     settings = parser.add_argument("settings", nargs="*", help="key=value: a file of a group below, or one setting")
     settings.completer = completions  # type: ignore[attr-defined]  # of argcomplete
     parser.add_argument("-c", "--cfg", choices=["job"], help="print every setting and its value")
@@ -44,37 +40,23 @@ def parser() -> cli.Parser:
 
 def completions(prefix: str, **_: object) -> list[str]:
     """Return groups and keys, or after "=" the named values of one, or files."""
+    named = GROUPS | named_values(Config())
     key, equals, value = prefix.partition("=")
-    named = {path.name: choices(path.name) for path in CONFIGS.iterdir() if path.is_dir()} | named_values(Config())
     if not equals:
         return [f"{key}=" for key in named]
-    if not named.get(key):
+    if not (values := named.get(key)):
         from argcomplete import FilesCompleter
 
-        named[key] = list(FilesCompleter()(value))
-    return [f"{key}={each}" for each in named[key]]
-
-
-def named_values(section: Section, prefix: str = "") -> dict[str, list[str]]:
-    """Return the named values of each setting; there are none for numbers and texts."""
-    values: dict[str, list[str]] = {}
-    for setting in dataclasses.fields(section):
-        key, value = f"{prefix}{setting.name}", getattr(section, setting.name)
-        if isinstance(value, Section):
-            values |= named_values(value, f"{key}.")
-        else:
-            values[key] = ["true", "false"] if isinstance(value, bool) else list(setting.metadata.get("choices", ()))
-    return values
+        values = list(FilesCompleter()(value))
+    return [f"{key}={each}" for each in values]
 
 
 def check_settings(words: list[str]) -> list[str]:
     """Return `words`, all of which are settings. Raises UserError for another word."""
     for word in words:
-        if word.startswith("-"):
-            hint = f": write {word.lstrip('-')}" if "=" in word else ""
-            raise UserError(f"there is no option '{word}'; settings have no dashes{hint}")
-        if "=" not in word and not word.startswith("~"):
-            hint = f" (did you mean experiment={word}?)" if word in choices() else ""
+        if word.startswith("-") or "=" not in word:
+            guess = f"experiment={word}" if word in GROUPS["experiment"] else word.lstrip("-")
+            hint = f" (did you mean {guess}?)" if "=" in guess else ""
             raise UserError(f"'{word}' is not a setting{hint}; settings are written key=value")
     return words
 
@@ -85,31 +67,16 @@ def main(argv: list[str]) -> None:
     options.complete()
     args, others = options.parse_known_args(argv)
     overrides = check_settings([*args.settings, *others])
-    runs = named(sweep(overrides)) if args.multirun else [overrides]
+    runs = sweep(overrides) if args.multirun else [overrides]
     # Every run of a sweep is checked before the first one starts.
     configs = [compose(run) for run in runs]
-    folders = {config.run_dir for config in configs}
-    if len(folders) < len(runs):
-        raise UserError(f"run_dir={folders.pop()}: {len(runs)} runs need a folder each. Put ${{name}} in it")
     if args.cfg:
-        print("\n".join(map(to_yaml, configs)), end="")
+        print("\n".join(map(OmegaConf.to_yaml, configs)), end="")
         return
     for run, config in zip(runs, configs, strict=True):
         train(run, config)
     if args.multirun and not configs[0].preflight:
         summarise(configs)
-
-
-def named(runs: list[list[str]]) -> list[list[str]]:
-    """Name each run of a sweep by the experiment and the values of swept keys."""
-    swept = [place for place, values in enumerate(zip(*runs, strict=True)) if len(set(values)) > 1]
-    result = []
-    for run in runs:
-        settings = dict(run[place].split("=", 1) for place in swept)
-        parts = [f"{key.rpartition('.')[2]}={value}" for key, value in settings.items() if key not in _NAMED]
-        name = re.sub(r"[^\w.=-]+", "-", "_".join([compose(run).name, *parts]))
-        result.append([*run, f"name='{name}'"])
-    return result
 
 
 def train(overrides: list[str], config: Config) -> None:
@@ -179,11 +146,11 @@ def summarise(configs: list[Config]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    metrics = [name for config in configs for name in (*config.trainer.metrics, config.training.monitor)]
+    metrics = *configs[0].trainer.metrics, configs[0].training.monitor
     columns = list(dict.fromkeys(["step", "loss", *metrics, "seconds"]))
     table = Table("name", *columns)
     for config in configs:
         record = json.loads(Path(config.run_dir, "metrics.json").read_text(encoding="utf-8"))
-        scores = {**(record["best"] or {}), "seconds": record["seconds"]}
+        scores = record["best"] | {"seconds": record["seconds"]}
         table.add_row(config.name, *(f"{scores[name]:,.4g}" if name in scores else "" for name in columns))
     Console().print(table)

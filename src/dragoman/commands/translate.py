@@ -27,16 +27,18 @@ FOR_TORCH = ("sample", "attention", "trace", "embed")  # options that CTranslate
 
 def parser() -> cli.Parser:
     parser = cli.Parser(__doc__)
-    parser.add_argument("text", nargs="*", help="each argument is one line; none: lines from a pipe on stdin")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("text", nargs="*", default=[], help="each argument is one line; none: lines from stdin")
+    source.add_argument("--input", metavar="FILE", help="translate the lines of a file")
     parser.add_argument("--model", metavar="FOLDER", help="a bundle, or a run that has one")
-    parser.add_argument("--input", metavar="FILE", help="translate the lines of a file")
     parser.add_argument("--output", metavar="FILE", help="write there instead of stdout")
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist already")
     parser.add_argument("--json", action="store_true", help="a JSON object per line: text, score, tokens ...")
     parser.add_argument("--strict", action="store_true", help="exit with code 3 if a translation has a warning")
-    parser.add_argument("--attention", metavar="FILE", help="attention of one line: a .png or a .html page")
-    parser.add_argument("--trace", action="store_true", help="show each step of one line; --output: a .html page")
-    parser.add_argument("--embed", metavar="NPY", help="write a vector for each line; translate nothing")
+    task = parser.add_mutually_exclusive_group()
+    task.add_argument("--attention", metavar="FILE", help="attention of one line: a .png or a .html page")
+    task.add_argument("--trace", action="store_true", help="show each step of one line; --output: a .html page")
+    task.add_argument("--embed", metavar="NPY", help="write a vector for each line; translate nothing")
     parser.add_argument("--pooling", metavar="NAME", help="with --embed: mean, first or attention (mean)")
     parser.add_argument("--version", action="version", version=dragoman.__version__)
     cli.add_translation_options(parser)
@@ -61,10 +63,9 @@ def main(argv: list[str]) -> None:
         task = next((f"--{option}" for option in FOR_TORCH if vars(args)[option]), None)
         translator, lines, direction = cli.load_translator(args, args.text or cli.read_lines(stream), task)
         settings: dict[str, Any] = {"batch_tokens": args.batch, "direction": str(direction)}
-        if args.input:
-            hidden = not out and sys.stdout.isatty()  # there the translations themselves show it
-            bar = cli.progress_bar(cli.count_lines(args.input), hidden=hidden)
-            settings["progress"] = opened.enter_context(bar)
+        # On a terminal the translations themselves show the progress.
+        if args.input and (out or not sys.stdout.isatty()):
+            settings["progress"] = opened.enter_context(cli.progress_bar(cli.count_lines(args.input)))
         if args.embed and out:
             import numpy
 
@@ -94,25 +95,16 @@ def main(argv: list[str]) -> None:
 def check(args: argparse.Namespace) -> None:
     """Raise UserError for options that contradict each other."""
     cli.check_at_least_one(args, "batch")
-    if args.text and args.input:
-        raise UserError("give either text or --input, not both")
-    if args.attention and len(args.text) != 1:
-        raise UserError("--attention pictures one sentence: give it as the one argument")
+    if (args.attention or args.trace) and len(args.text) != 1:
+        raise UserError("--attention and --trace show one sentence: give it as the one argument")
     if args.attention and not args.attention.lower().endswith((".png", ".html")):
         raise UserError("--attention: name a .png (picture of the last layer) or a .html (all layers and heads)")
-    if args.trace and len(args.text) != 1:
-        raise UserError("--trace shows one sentence: give it as the one argument")
-    if args.trace and (args.output or "").lower().endswith(".png"):
-        raise UserError(f"--trace: a trace is text, not a picture (found {args.output}). Name a .html or .txt file")
-    for name in ("sample", "attention", "embed", "n_best"):
-        if args.trace and getattr(args, name):
-            raise UserError(f"--trace: does not go with --{name.replace('_', '-')}. Remove one")
+    if args.trace and args.output and (args.json or not args.output.lower().endswith(".html")):
+        raise UserError(f"--trace: --output is a .html page (found {args.output}). Text and JSON go to stdout")
+    if args.sample and (args.trace or args.embed):
+        raise UserError("--sample: does not go with --trace or --embed. Remove one")
     if args.pooling and not args.embed:
         raise UserError("--pooling needs --embed")
-    for name in ("attention", "output", "json", "sample", *cli.SEARCH_OPTIONS):
-        value = getattr(args, name)
-        if args.embed and value is not None and value is not False:
-            raise UserError(f"--embed translates nothing: it does not go with --{name.replace('_', '-')}")
 
 
 def drawing(attended: "Attended", path: str, source: str, translation: str, languages: Direction) -> bytes:
@@ -128,21 +120,18 @@ def drawing(attended: "Attended", path: str, source: str, translation: str, lang
 
 
 def show(trace: dict[str, Any], args: argparse.Namespace, out: IO[bytes] | None, languages: Direction) -> None:
-    """Print a trace, or write it to `out`: JSON, a page or text."""
+    """Print a trace as text or JSON, or write it to `out` as a page."""
     from rich.console import Console
 
     from dragoman.explain.page import render
-    from dragoman.explain.trace import lines
+    from dragoman.explain.trace import as_text
 
     if args.json:
-        (out or sys.stdout.buffer).write(json.dumps(trace, ensure_ascii=False).encode() + b"\n")
-    elif out and args.output.lower().endswith(".html"):
-        out.write(render("trace.html", trace=trace, languages=languages))
+        print(json.dumps(trace, ensure_ascii=False))
     elif out:
-        out.write("".join(f"{line.plain}\n" for line in lines(trace)).encode())
+        out.write(render("trace.html", trace=trace, languages=languages))
     else:
-        for line in lines(trace):
-            Console().print(line, soft_wrap=True)
+        Console().print(as_text(trace), soft_wrap=True)
 
 
 def as_text(translation: Translation) -> str:

@@ -16,7 +16,7 @@ from dragoman.config import Config
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError, check_choice
 from dragoman.evaluation.comparison import Outputs, of_evaluation
-from dragoman.explain.cost import Cost, Shape, table
+from dragoman.explain.cost import Cost, table
 from dragoman.explain.page import data_url, render
 from dragoman.explain.picture import attention_figure, curve_figure
 from dragoman.metrics import LOWER_IS_BETTER, METRICS
@@ -129,7 +129,7 @@ def _attention(translator: Translator, row: dict[str, Any]) -> str:
 def _cost(info: BundleInfo) -> str:
     """Return the cost for a sentence of 20 pieces on either side."""
     sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
-    return table(Cost(config=info.model_config, **sizes), [Shape(1, 20, 20, 20)])
+    return table(Cost(config=info.model_config, **sizes), [(1, 20, 20, 20)])
 
 
 def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dict[str, str]], list[str]]:

@@ -5,11 +5,11 @@ multiply-add, padding included.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 
 from dragoman.config import ModelConfig
@@ -29,15 +29,6 @@ _PARTS = {
 }
 
 
-class Shape(NamedTuple):
-    """Batch of `rows` padded to `src` and `tgt` positions, with `tokens` targets."""
-
-    rows: float
-    src: float
-    tgt: float
-    tokens: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """Cost of a model of this configuration."""
@@ -49,18 +40,20 @@ class Cost:
     @cached_property
     def parameters(self) -> dict[str, int]:
         """Trainable parameters of each part; a tied projection has none."""
-        sizes = {"src_vocab_size": self.src_vocab_size, "tgt_vocab_size": self.tgt_vocab_size}
         with torch.device("meta"):
-            model = Transformer(self.config, **sizes)
+            model = Transformer(self.config, src_vocab_size=self.src_vocab_size, tgt_vocab_size=self.tgt_vocab_size)
         counts = dict.fromkeys(_PARTS, 0)
         for name, parameter in model.named_parameters():
             part = next(part for part, pattern in _PARTS.items() if re.search(pattern, name))
             counts[part] += parameter.numel()
         return counts
 
-    def flops(self, shape: Shape) -> dict[str, float]:
-        """Estimate the operations of a training step (forward and backward), by part."""
-        c, n, (rows, src, tgt, tokens) = self.config, self.parameters, shape
+    def flops(self, rows: Any, src: Any, tgt: Any, tokens: Any) -> dict[str, Any]:
+        """Estimate the operations of a training step (forward and backward), by part.
+
+        The batch has `rows` padded to `src` and `tgt` positions, and `tokens` targets: numbers, or arrays of many.
+        """
+        c, n = self.config, self.parameters
         # Positions per weight, and query-key pairs of the attention.
         layout = {
             "encoder self-attention": (src, c.n_encoder_layers * src * src),
@@ -77,14 +70,12 @@ class Cost:
         return {part: 3 * operations for part, operations in forward.items()}
 
 
-def table(cost: Cost, shapes: Sequence[Shape]) -> str:
-    """Return a text table of the cost; `shapes`: batches of an epoch."""
-    parameters, flops = cost.parameters, dict.fromkeys(cost.parameters, 0.0)
-    for shape in shapes:
-        for part, n in cost.flops(shape).items():
-            flops[part] += n
+def table(cost: Cost, shapes: Any) -> str:
+    """Return a text table of the cost of batches (n, 4): rows, src, tgt, tokens."""
+    parameters, shapes = cost.parameters, np.transpose(shapes)
+    flops = dict.fromkeys(parameters, 0.0) | {part: float(np.sum(n)) for part, n in cost.flops(*shapes).items()}
     n_parameters, n_flops = sum(parameters.values()), sum(flops.values())
-    millions = 1e6 * sum(shape.tokens for shape in shapes)
+    millions = 1e6 * sum(shapes[-1])
     lines = [f"{'part':<24}{'parameters':>14}{'share':>8}{'MFLOPs per target token':>26}{'share':>8}"]
     for part, n in parameters.items():
         if n or flops[part]:

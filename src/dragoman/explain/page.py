@@ -12,10 +12,6 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment
 
-from dragoman.errors import UserError
-
-MAX_WEIGHTS = 4_000_000  # for example, 36 maps of 330 pieces
-
 
 def attention_page(
     maps: Mapping[str, Any],
@@ -28,15 +24,9 @@ def attention_page(
     """Return the page in UTF-8.
 
     maps and pieces: as in attention_map.Attended; weights are rounded to 0.001. `languages` of source and translation
-    select the font variants of Chinese characters. Raises UserError for too many weights.
+    select the font variants of Chinese characters.
     """
     thousandths = {kind: np.rint(1000 * np.asarray(weights)).astype(int) for kind, weights in maps.items()}
-    total = sum(each.size for each in thousandths.values())
-    if total > MAX_WEIGHTS:
-        raise UserError(
-            f"attention page: too large for a browser (found {total:,} weights, at most {MAX_WEIGHTS:,}). "
-            "Give a shorter sentence, or write a .png, which shows one layer"
-        )
     data = {
         "languages": languages,
         "pieces": pieces,

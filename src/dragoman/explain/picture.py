@@ -11,12 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FONT = Path(__file__).parents[1] / "fonts" / "DragomanHan-Regular.otf"
 SYSTEM_FONTS = ("Noto Sans CJK SC", "Source Han Sans SC", "PingFang SC", "Microsoft YaHei", "Arial Unicode MS")
@@ -155,7 +152,7 @@ def _label_cells(axes: Any, row_labels: Sequence[str], column_labels: Sequence[s
         text.set(rotation=0 if is_flat else 90, va="bottom")
 
 
-def _png(figure: "Figure") -> bytes:
+def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()

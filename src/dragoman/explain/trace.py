@@ -22,7 +22,6 @@ from dragoman.special import BOS, EOS
 
 N_LIKELIEST = 5
 Trace = dict[str, Any]
-Groups = dict[str, list[tuple[list[int], float]]]  # ids and score of the hypotheses in each group
 
 
 @torch.no_grad()
@@ -37,7 +36,7 @@ def trace(
     [{"pieces", "score"}].
     """
     src_tokenizer, tgt_tokenizer = tokenizers
-    best, beams = _search(model.eval(), src, config)
+    best, beams = _search(model.eval(), tgt_tokenizer, src, config)
     target = [*best.ids, EOS][: len(best.token_scores)]
     pair = attended(model, tokenizers, src, best.ids)
     maps = pair.maps["cross"]  # (L, H, T, S)
@@ -47,10 +46,6 @@ def trace(
         likeliest = list(zip(tgt_tokenizer.pieces(ids.tolist()), probabilities.tolist(), strict=True))
         step = {"input": pieces[: t + 1], "next": pieces[t + 1], "likeliest": likeliest}
         steps.append({**step, "cross": maps[:, :, t].tolist()})
-    named = [
-        {name: [{"pieces": tgt_tokenizer.pieces(ids), "score": score} for ids, score in group] for name, group in each}
-        for each in map(dict.items, beams)
-    ]
     return {
         "text": src_tokenizer.decode(src),
         "translation": tgt_tokenizer.decode(best.ids),
@@ -58,35 +53,38 @@ def trace(
         "score": best.score,
         "beam_size": config.beam_size,
         "steps": steps,
-        "beams": named,
+        "beams": beams,
     }
 
 
-def _search(model: Transformer, src: Sequence[int], config: SearchConfig) -> tuple[Hypothesis, list[Groups]]:
+def _search(
+    model: Transformer, tokenizer: Tokenizer, src: Sequence[int], config: SearchConfig
+) -> tuple[Hypothesis, list[Trace]]:
     """Return the best hypothesis, and the hypotheses of each step in three groups."""
+
+    def named(ids: list[int], score: float) -> Trace:
+        return {"pieces": tokenizer.pieces(ids), "score": score}
+
     limit = (model.max_positions or config.max_length(len(src)) + 1) - 1
     state = Beam(config, [Sentence(0, min(config.max_length(len(src)), limit))])
     cache = model.begin(torch.tensor([[*src, EOS]], device=model.projection.weight.device), None)
     tokens = torch.full((config.beam_size, 1), BOS)
-    steps: list[Groups] = []
+    steps: list[Trace] = []
     while len(tokens):
         n_finished = len(state.finished[0])
         logits, cache = model.step(tokens, cache)
         rows, tokens = state.advance(logits)
         cache.select(rows)
-        living = [
-            (ids, normalised(total, len(ids), config.length_penalty))
-            for ids, total in zip(
-                state.prefixes.flatten(0, 1).tolist(), state.cumulative.flatten().tolist(), strict=True
-            )
-        ]
-        ended = [([*h.ids, EOS][: len(h.token_scores)], h.score) for h in state.finished[0][n_finished:]]
-        continued = [ids[:-1] for ids, _ in (*living, *ended)]
-        died = [each for each in steps[-1]["living"] if each[0] not in continued] if steps else []
+        n, totals = state.prefixes.size(2), state.cumulative.flatten().tolist()
+        scores = [normalised(total, n, config.length_penalty) for total in totals]
+        living = list(map(named, state.prefixes.flatten(0, 1).tolist(), scores))
+        ended = [named([*h.ids, EOS][: len(h.token_scores)], h.score) for h in state.finished[0][n_finished:]]
+        continued = [each["pieces"][:-1] for each in (*living, *ended)]
+        died = [each for each in steps[-1]["living"] if each["pieces"] not in continued] if steps else []
         steps.append({"living": living, "ended": ended, "died": died})
     return state.hypotheses()[0][0], steps
 
 
-def lines(trace: Trace) -> list[Text]:
-    """Return the trace as lines for the terminal, coloured where rich prints them."""
-    return list(Text.from_ansi(render("trace.j2", autoescape=False, trace=trace).decode().rstrip()).split())
+def as_text(trace: Trace) -> Text:
+    """Return the trace for the terminal, coloured where rich prints it."""
+    return Text.from_ansi(render("trace.j2", autoescape=False, trace=trace).decode().rstrip())

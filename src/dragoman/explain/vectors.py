@@ -26,7 +26,6 @@ MARK = "▁"
 _UNSPACED = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-_NOT_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 
 
 def read_vectors(path: Path, limit: int | None = None) -> "KeyedVectors":
@@ -38,9 +37,8 @@ def read_vectors(path: Path, limit: int | None = None) -> "KeyedVectors":
             first, rest = file.readline().split(), file.read(4096)
         # The header is "words size".
         has_header = len(first) == 2 and all(map(bytes.isdigit, first))
-        binary = bool(_NOT_TEXT.search(rest))
         vectors = KeyedVectors.load_word2vec_format(
-            str(path), binary=binary, no_header=not has_header, limit=limit, unicode_errors="replace"
+            str(path), binary=b"\0" in rest, no_header=not has_header, limit=limit, unicode_errors="replace"
         )
     except ImportError:
         raise UserError("word vectors: gensim is missing. pip install 'dragoman[vectors]'") from None
@@ -57,8 +55,7 @@ def start_from_vectors(
 ) -> dict[str, object]:
     """Initialise the embedding of each piece from its vector in `path`, if any.
 
-    Returns {"file": name, "pieces": {side: n}, "covered": {side: n with a vector}}; the sides are src and tgt, or
-    joint.
+    Returns {"file": name, "covered": {"src": pieces with a vector, "tgt": pieces with a vector}}.
     """
     words, d_model = read_vectors(path), model.config.d_model
     if words.vector_size != d_model:
@@ -67,28 +64,26 @@ def start_from_vectors(
             f"vectors of {d_model} numbers (scripts/train_word2vec.py --dim {d_model})"
         )
     marked = 1000 * sum(word[:1] == MARK and word[1:2].isalnum() for word in words.index_to_key) >= len(words)
-    embeddings = [model.src_embedding, model.tgt_embedding]
-    sides = {"src": (src_tokenizer, embeddings[:1]), "tgt": (tgt_tokenizer, embeddings[1:])}
-    if src_tokenizer.sha256 == tgt_tokenizer.sha256:
-        sides = {"joint": (src_tokenizer, embeddings)}
-    pieces, covered = {}, {}
-    for side, (tokenizer, tables) in sides.items():
+    sides = {"src": (src_tokenizer, model.src_embedding), "tgt": (tgt_tokenizer, model.tgt_embedding)}
+    covered = {}
+    for side, (tokenizer, embedding) in sides.items():
+        matches = {}
         # The special pieces come first.
-        names = dict(enumerate(tokenizer.pieces(range(EOS + 1, len(tokenizer))), EOS + 1))
-        known = {i: [word for word in _spellings(name, marked) if word in words] for i, name in names.items()}
-        matches = {i: spellings[0] for i, spellings in known.items() if spellings}
-        pieces[side], covered[side] = len(tokenizer), len(matches)
-        for table in tables if matches else []:
-            table.start_from(torch.tensor(list(matches)), torch.from_numpy(words[list(matches.values())].copy()))
+        for i, piece in enumerate(tokenizer.pieces(range(EOS + 1, len(tokenizer))), EOS + 1):
+            if spelling := next((word for word in _spellings(piece, marked) if word in words), None):
+                matches[i] = spelling
+        covered[side] = len(matches)
+        if matches:
+            embedding.start_from(torch.tensor(list(matches)), torch.from_numpy(words[list(matches.values())].copy()))
     if not any(covered.values()):
         raise UserError(f"model.embedding.init: {path} has no vector for any piece. Check its language")
-    return {"file": path.name, "pieces": pieces, "covered": covered}
+    return {"file": path.name, "covered": covered}
 
 
 def _spellings(piece: str, marked: bool) -> list[str]:
     """Return the possible spellings of a piece in a file, in order of preference."""
-    word = piece.removeprefix(MARK)
-    is_inside_word = word == piece and word[:1].isalpha() and not _UNSPACED.match(word)
     if marked:
         return [piece]
+    word = piece.removeprefix(MARK)
+    is_inside_word = word == piece and word[:1].isalpha() and not _UNSPACED.match(word)
     return [] if not word or is_inside_word else [word, word.lower()]

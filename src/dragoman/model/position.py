@@ -220,19 +220,16 @@ class Alibi(Position):
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
+        whole = 2 ** math.floor(math.log2(n_heads))
+        slopes = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]  # 2^(-8/n) .. 2^-8
+        # Other numbers of heads add every second slope of the next power of 2.
+        slopes += [2 ** (-4 * (2 * h + 1) / whole) for h in range(n_heads - whole)]
         self.slopes: Tensor
-        self.register_buffer("slopes", torch.tensor(_slopes(n_heads)), persistent=False)
+        self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
 
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
         # Always in fp32: bf16 would round long distances.
         return -self.slopes[:, None, None] * distances(q_positions, k_positions).abs()
-
-
-def _slopes(n_heads: int) -> list[float]:
-    """2^(-8/n) .. 2^-8; other n add every second slope of the next power of 2."""
-    whole = 2 ** math.floor(math.log2(n_heads))
-    slopes = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]
-    return slopes + [2 ** (-4 * (2 * h + 1) / whole) for h in range(n_heads - whole)]
 
 
 POSITIONS: dict[str, type[Position]] = {

@@ -60,7 +60,7 @@ def preflight(config: Config) -> None:
         announce(f"preflight of {config.run_dir}", data, module, trainer)
         if trainer.is_global_zero:
             sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
-            print(cost.table(cost.Cost(config=config.model, **sizes), [cost.Shape(*row) for row in data.plan.shapes]))
+            print(cost.table(cost.Cost(config=config.model, **sizes), data.plan.shapes))
         trainer.fit(module, datamodule=data)
         with torch.no_grad():
             module.best_model.projection.weight[EOS] = 0
