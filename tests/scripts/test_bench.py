@@ -16,7 +16,6 @@ sys.path.insert(0, str(ROOT / "scripts" / "bench"))
 import broken  # noqa: E402
 import choices  # noqa: E402
 import clock  # noqa: E402
-import data as bench_data  # noqa: E402
 import decoding  # noqa: E402
 import inside  # noqa: E402
 import measure_decoding  # noqa: E402
@@ -191,16 +190,19 @@ def test_choices_are_compared_with_the_baseline(tmp_path: Path, monkeypatch: pyt
     assert "| `model.score=dot` | 7.30 ± 0.26 | +0.10 | noise | 3 |" in choices.table()
 
 
-def test_costs_of_model_and_data_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_of_a_model_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"SECONDS": 0.0, "STEPS": 1, "WARM_UP": 0, "N_DECODED": 2}.items():
         monkeypatch.setattr(scale, name, value)
-    record = scale.train(size="tiny", length=8, tokens=64)
-    assert record["million operations a token"] > 1
+    assert scale.train(size="tiny", length=8, tokens=64)["million operations a token"] > 1
+
+
+def test_costs_of_a_corpus_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "SECONDS", 0.0)
     lines = [f"第{n}个人在家。\tPerson {n} is at home.\n" for n in range(200)]
     (tmp_path / "train.tsv").write_text("zh\ten\n" + "".join(lines), encoding="utf-8")
-    settings = ["data.tokenizer.vocab_size=400", "data.max_tokens=512"]
-    record = bench_data.measure([str(tmp_path / "train.tsv")], settings, seconds=0.01)
-    assert 0 <= record["padding, %"] < 100
+    record = scale.prepare(str(tmp_path / "train.tsv"), chunks=1, workers=0)
+    assert record["pairs"] > 100
+    assert record["cache, MB"] > 0
 
 
 def test_a_patch_removes_one_idea() -> None:
