@@ -1,7 +1,7 @@
 """One measurement of training.py or gpu.py: measure_training.py SETTINGS, a JSON object (`Settings`)
 
 The time is that of `fit` itself, as train.py calls it: data, Lightning's loop, every callback. One more callback counts
-target tokens without padding, and ends the run. With the peers' data (peers_data.py), corpus and vocabulary are
+target tokens without padding, and ends the run. With the peers' data (texts.py), corpus and vocabulary are
 theirs; otherwise it is the phrasebook. The last line of stdout is the result as JSON.
 """
 

@@ -17,9 +17,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from peers_data import copy_data
 from programs import TRAINERS, Program, add_options, checkouts, in_turns, peer_programs, run
 from tables import Record, by_program, machine, markdown, save, spread
+from texts import copy_data
 
 from dragoman.commands.cli import Parser, check_at_least_one, command
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peers_data import copy_data
+from texts import copy_data
 from torch import Tensor
 
 from dragoman.bundle import Bundle, save
