@@ -67,8 +67,7 @@ def test_shared_weights_compute_the_same_in_dragoman(peers: Path, tmp_path: Path
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)  # biases as well, which begin as zeros
     plain = same_training.PlainTransformer(model).eval()
-    state = {f"net.{name}": tensor for name, tensor in plain.net.state_dict().items()}
-    torch.save({"model": state | {"emb.weight": plain.words.detach()}, "arch": ARCH}, tmp_path / "small.pt")
+    torch.save({"model": plain.state_dict(), "arch": ARCH}, tmp_path / "small.pt")
     weights.write_bundle(tmp_path / "small.pt", tmp_path / "spm.model", tmp_path / "bundle")
     src, tgt = torch.randint(EOS + 1, size, (3, 7)), torch.randint(EOS + 1, size, (3, 5))
     src[1, 4:] = PAD
@@ -96,7 +95,7 @@ def test_timed_translations_are_those_of_the_engine(case: str, tmp_path: Path) -
     (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
     settings = measure_decoding.Settings(
         bundle=str(GOLDEN), source=str(tmp_path / "text"), reference=str(tmp_path / "text"), beam=beam, batch=batch,
-        noise=2, threads=1, tries=1,
+        noise=2, threads=1,
     )  # fmt: skip
     record = measure_decoding.measure(settings)
     bundle = load(GOLDEN)
@@ -113,16 +112,15 @@ def test_training_is_counted_in_windows(
     monkeypatch.setenv("BENCH_START", str(time.time()))
     texts.copy_data(peers, tmp_path, training.FILES)
     settings = {
-        "size": "tiny", "precision": "32", "data": str(tmp_path), "max_tokens": 300, "threads": 1, "warm_up": 0,
-        "window": 0, "windows": 2, "noise": 2, "overrides": ["trainer.loggers=[]"],
+        "size": "tiny", "precision": "32", "data": str(tmp_path), "threads": 1, "warm_up": 0,
+        "window": 0, "windows": 2, "noise": 2, "overrides": ["trainer.loggers=[]", "data.max_tokens=300"],
     }  # fmt: skip
     assert measure_training.main([json.dumps(settings)]) == 0
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert len(record["tgt_tok_s_windows"]) == 2
     assert not record["noisy"]
     assert record["flops_s"] > 0
-    runs = [record | {"program": "Dragoman 32", "is_peer": False}]
-    assert "| Dragoman 32 |" in training.page({"machine": "a machine", "runs": runs})
+    assert "| Dragoman 32 |" in training.page([record | {"program": "Dragoman 32", "is_peer": False}])
 
 
 def test_peers_are_those_whose_programs_exist(
@@ -152,14 +150,14 @@ def test_programs_take_turns_and_failing_peers_leave() -> None:
         return {}
 
     records = list(programs.in_turns([ours, peer], ["a", "b"], 2, measure))
-    assert [f"{record['round']} {record['case']}" for record in records] == ["1 a", "1 b", "2 a", "2 b"]
+    assert [f"{record['program']} {record['case']}" for record in records] == 2 * ["ours a", "ours b"]
 
 
 def test_the_fastest_torch_peer_is_the_unit_of_decoding() -> None:
-    shared = {"noise": 0.0, "bleu": 30.0, "sentences": 9, "load_s": 1.0, "peak_rss_mb": 100}
+    shared = {"noise": 0.0, "bleu": 30.0, "sentences": 9, "load_s": 1.0, "peak_rss_mb": 100, "case": "beam1"}
     speeds = {"Dragoman torch fp32": 12.0, "eole": 6.0, "hf": 3.0, "ct2-int8": 60.0}
     runs = [shared | {"program": name, "is_peer": name[0] != "D", "sent_s": s} for name, s in speeds.items()]
-    rows = [line.removeprefix("| ").split(" | ") for line in decoding.table(runs, 0.04).splitlines()[2:]]
+    rows = [line.removeprefix("| ").split(" | ") for line in decoding.page(runs).splitlines()[6:]]
     assert [row[0] for row in rows] == ["ct2-int8", "Dragoman torch fp32", "eole", "hf"]
     assert [row[2] for row in rows] == ["10.00", "2.00", "1.00", "0.50"]
 
