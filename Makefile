@@ -82,7 +82,7 @@ audit: $(STAMP)  ## look for known vulnerabilities of the pinned packages (needs
 	@$(PY) -m pip_audit --requirement constraints.txt --no-deps --disable-pip
 
 bench: $(DEV_STAMP)  ## measure training and translating on this machine
-	@for name in training data scale; do echo "== $$name" && $(PY) scripts/bench/$$name.py || exit 1; done
+	@for name in training scale; do echo "== $$name" && $(PY) scripts/bench/$$name.py || exit 1; done
 
 clean:  ## remove .venv and caches; runs and data stay
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage src/*.egg-info

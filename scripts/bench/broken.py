@@ -1,16 +1,16 @@
 """One idea removed at a time: python scripts/bench/broken.py [--only no_shift no_positions]
 
 A tiny model learns the pairs of data/phrasebook/sentences/people.tsv by heart, once whole and once for each idea
-removed, a minute each on one core. Every training has a process of its own, which patches the package for itself.
-Results go to runs/bench/broken: a file for each training, which is not repeated, then index.html, table.md, curves.png.
+removed, a minute each on one core. Results go to runs/bench/broken: a file for each training, which is not repeated,
+then index.html, table.md, curves.png.
 """
 
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -77,16 +77,13 @@ VARIANTS = (
 def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--only", nargs="+", default=VARIANTS, choices=VARIANTS, help="trainings (all)")
-    parser.add_argument("--one", choices=VARIANTS, help="train this one, in this process")
     args = parser.parse(argv)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    if args.one:
-        files.write(FOLDER / f"{args.one}.json", json.dumps(measure(args.one), ensure_ascii=False).encode())
-        return
     for name in args.only:
         if not (FOLDER / f"{name}.json").exists():
             print(name, flush=True)
-            subprocess.run([sys.executable, __file__, "--one", name], check=True)
+            with mock.patch.object(*PATCHES[name]) if name in PATCHES else nullcontext():
+                files.write(FOLDER / f"{name}.json", json.dumps(measure(name), ensure_ascii=False).encode())
     records = {name: json.loads(path.read_bytes()) for name in VARIANTS if (path := FOLDER / f"{name}.json").exists()}
     text = table(records)
     for name, data in (("table.md", text.encode()), ("index.html", page(records)), ("curves.png", picture(records))):
@@ -98,8 +95,6 @@ def measure(name: str, n_steps: int = N_STEPS) -> Record:
     """Train one model; return its losses, the share of right pairs, and translations."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    if name in PATCHES:
-        mock.patch.object(*PATCHES[name]).start()
     lines = (ROOT / "data/phrasebook/sentences/people.tsv").read_text(encoding="utf-8").splitlines()
     pairs = [line.split("\t")[:2] for line in lines if "\t" in line]
     texts = [text for pair in pairs for text in pair]

@@ -20,7 +20,6 @@ from tables import markdown, mean_and_deviation
 
 from dragoman import files
 from dragoman.commands.cli import Parser, command
-from dragoman.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER, SCORES = Path("runs/choices"), Path("evaluation/test/scores.json")
@@ -68,10 +67,8 @@ def measure(row: str, seed: int) -> None:
 
 
 def call(program: str, *arguments: str) -> None:
-    """Run a program of this checkout. Raises UserError where it fails."""
-    done = subprocess.run([sys.executable, str(ROOT / program), *arguments], stdout=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        raise UserError(f"{program} {' '.join(arguments)}: exit code {done.returncode}")
+    """Run a program of this checkout."""
+    subprocess.run([sys.executable, str(ROOT / program), *arguments], stdout=subprocess.DEVNULL, check=True)
 
 
 def table() -> str:

@@ -8,15 +8,14 @@ that of equal weights. Gradient by depth: its norm in each layer of a new model 
 runs/bench/inside.
 """
 
-import json
 import statistics
 import sys
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from tables import Record, markdown
+from texts import phrasebook
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,7 +25,6 @@ from dragoman.bundle import Bundle
 from dragoman.commands.cli import Parser, command
 from dragoman.config import ModelConfig
 from dragoman.data.collate import collate
-from dragoman.data.lines import lines as read_lines
 from dragoman.explain.attention_map import attended
 from dragoman.explain.picture import curve_figure, heat_figure
 from dragoman.masks import padding_attn_mask
@@ -48,8 +46,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--model", nargs="+", required=True, metavar="FOLDER", help="bundles, or runs that have one")
     args = parser.parse(argv)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    path = files.shipped("data/phrasebook/written") / "test.jsonl.gz"
-    pairs = [json.loads(line)["translation"] for line in islice(read_lines(path), 500)]
+    pairs = phrasebook("test")[:500]
     percent, rows, text = {}, [], ""
     for folder in args.model:
         name, bundle = Path(folder).name, bundles.load(folder)

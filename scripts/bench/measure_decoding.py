@@ -7,8 +7,9 @@ a run in which other processes used too much of the machine is repeated. The las
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,12 @@ from dragoman import bundle as bundles
 from dragoman.bundle import BundleInfo
 from dragoman.commands.cli import command
 from dragoman.config import SearchConfig
+from dragoman.search.hypothesis import Hypothesis
 
 LONGEST = 100  # pieces of a translation; no source has more
+TRIES = 3  # until other processes are quiet
+# (sources, search, batch_tokens=) -> hypotheses of each
+Engine = Callable[..., list[list[Hypothesis]]]
 
 
 @dataclass(kw_only=True)
@@ -36,13 +41,8 @@ class Settings:
     batch: int = 64  # sentences at once, on average
     sentences: int = 1000
     seconds: float = 10.0  # of one run
-    tries: int = 3  # until other processes are quiet
-    noise: float = 0.04
+    noise: float = 0.04  # share of the machine that other processes may use
     threads: int = 2
-
-
-# (sources, search, batch_tokens) -> the ids of the best translation of each
-Engine = Callable[[Sequence[Sequence[int]], SearchConfig, int], list[list[int]]]
 
 
 @command
@@ -54,7 +54,8 @@ def measure(settings: Settings) -> dict[str, Any]:
     """Load, warm up and time; the figures have the names that the peers give theirs."""
     lines = Path(settings.source).read_text(encoding="utf-8").splitlines()[: settings.sentences]
     start = read_clock()
-    engine, info = load(settings), bundles.load_info(settings.bundle)
+    info = bundles.load_info(settings.bundle)
+    engine = load(settings, info)
     load_s = read_clock().since(start).wall
     probe = lines[:64] if settings.batch > 1 else lines[:8]
     for _ in range(2):  # the first time warms up
@@ -63,7 +64,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         n_fitting = int(settings.seconds * len(probe) / read_clock().since(start).wall)
     if n_fitting < len(lines):
         lines = lines[: max(len(probe), n_fitting // settings.batch * settings.batch)]
-    for _ in range(settings.tries):
+    for _ in range(TRIES):
         start = read_clock()
         texts = translate(engine, info, lines, settings)
         spent = read_clock().since(start)
@@ -87,24 +88,20 @@ def translate(engine: Engine, info: BundleInfo, lines: list[str], settings: Sett
     search = SearchConfig(kind=kind, beam_size=settings.beam, max_length_a=0.0, max_length_b=LONGEST)
     sources = info.src_tokenizer.encode_batch(lines)
     if settings.batch == 1:
-        best = [engine([source], search, 10**6)[0] for source in sources]
+        results = [engine([source], search)[0] for source in sources]
     else:
         n_tokens = sum(len(source) + 1 for source in sources)
-        best = engine(sources, search, -(-settings.batch * settings.beam * n_tokens // len(sources)))
-    return [info.tgt_tokenizer.decode(ids) for ids in best]
+        batch_tokens = -(-settings.batch * settings.beam * n_tokens // len(sources))
+        results = engine(sources, search, batch_tokens=batch_tokens)
+    return [info.tgt_tokenizer.decode(hypotheses[0].ids) for hypotheses in results]
 
 
-def load(settings: Settings) -> Engine:
+def load(settings: Settings, info: BundleInfo) -> Engine:
     """Load a bundle for the engine of `settings`."""
     if settings.engine == "ctranslate2":
         from dragoman.translation.ctranslate2 import CTranslate2Engine
 
-        folder = Path(settings.bundle)
-        export = CTranslate2Engine.load(folder, bundles.load_info(folder))
-        return lambda sources, search, batch_tokens: [
-            hypotheses[0].ids
-            for hypotheses in export.translate(sources, search, batch_tokens=batch_tokens, scored=False)
-        ]
+        return partial(CTranslate2Engine.load(Path(settings.bundle), info).translate, scored=False)
     import torch
 
     from dragoman.translation.engine import translate_ids
@@ -112,12 +109,11 @@ def load(settings: Settings) -> Engine:
     torch.set_num_threads(settings.threads)
     model = bundles.load(settings.bundle, settings.device).model
 
-    def best(sources: Sequence[Sequence[int]], search: SearchConfig, batch_tokens: int) -> list[list[int]]:
+    def translate_in_precision(*args: Any, **options: Any) -> list[list[Hypothesis]]:
         with torch.autocast(settings.device, torch.bfloat16, enabled=settings.precision == "bf16"):
-            results = translate_ids(model, sources, search, batch_tokens=batch_tokens)
-        return [hypotheses[0].ids for hypotheses in results]
+            return translate_ids(model, *args, **options)
 
-    return best
+    return translate_in_precision
 
 
 if __name__ == "__main__":

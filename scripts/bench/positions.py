@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 from tables import Record, markdown, mean_and_deviation
+from torch.nn import functional as F
 
 from dragoman import files
 from dragoman.commands.cli import Parser, command
@@ -24,8 +25,7 @@ from dragoman.config import ModelConfig, PositionConfig, SearchConfig
 from dragoman.data.collate import collate
 from dragoman.explain.picture import curve_figure
 from dragoman.model.transformer import Transformer
-from dragoman.special import EOS
-from dragoman.training.loss import projected_loss
+from dragoman.special import EOS, PAD
 from dragoman.training.schedule import learning_rate
 from dragoman.translation.engine import translate_ids
 
@@ -91,13 +91,10 @@ def train(position: PositionConfig, seed: int, n_steps: int) -> Transformer:
         batch = collate(sources, [source[::-1] for source in sources])
         lr = learning_rate("cosine", step, peak=2e-3, warmup_steps=200, max_steps=n_steps)
         optimizer.param_groups[0]["lr"] = lr
-        memory = model.encode(batch.src, batch.src_key_padding_mask)
-        states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask)
-        states = states.flatten(0, 1).index_select(0, batch.places)  # (n_tokens, D)
-        targets = batch.tgt_out.flatten().index_select(0, batch.places)
-        loss, _ = projected_loss(states, model.projection.weight, targets)
+        logits = model(batch.src, batch.tgt_in, batch.src_key_padding_mask)
+        loss = F.cross_entropy(logits.flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD)
         optimizer.zero_grad()
-        (loss / batch.n_tokens).backward()
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     return model

@@ -8,7 +8,6 @@ that started it.
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -61,6 +60,9 @@ class Checkout:
         return Program(name=f"{self.name} {name}", command=command, settings=settings)
 
 
+THIS = Checkout("Dragoman", sys.executable, Path(__file__).resolve().parent)
+
+
 def add_options(parser: argparse.ArgumentParser, peers: Peers, *, rounds: int) -> None:
     """Add the options that every comparison has."""
     n_cores, add = os.cpu_count() or 1, parser.add_argument
@@ -68,13 +70,11 @@ def add_options(parser: argparse.ArgumentParser, peers: Peers, *, rounds: int) -
     add("--also", nargs="*", default=[], metavar="NAME=FOLDER", help="other checkouts, each with a .venv")
     add("--rounds", type=int, default=rounds, metavar="N", help=f"turns of each program ({rounds})")
     add("--threads", type=int, default=n_cores, metavar="N", help=f"threads of each program ({n_cores})")
-    add("--noise", type=float, default=0.04, metavar="X", help="share that other processes may use (0.04)")
-    add("--results", type=Path, metavar="FOLDER", help="write the tables and every figure here")
 
 
 def checkouts(also: Sequence[str]) -> list[Checkout]:
     """This checkout, and those of --also."""
-    listed = [Checkout("Dragoman", sys.executable, Path(__file__).resolve().parent)]
+    listed = [THIS]
     for entry in also:
         name, _, folder = entry.partition("=")
         python = Path(folder).absolute() / ".venv" / "bin" / "python"
@@ -86,13 +86,12 @@ def checkouts(also: Sequence[str]) -> list[Checkout]:
 
 def peer_programs(peers: Peers, kind: str, selected: Sequence[str] | None) -> list[Program]:
     """The peers that are installed; prints a line for each of the others. `kind` is train or decode."""
-    home, scripts = os.environ.get("BENCH_HOME"), os.environ.get("BENCH_SCRIPTS")
+    home, scripts = (Path(os.environ.get(name, name)) for name in ("BENCH_HOME", "BENCH_SCRIPTS"))
     programs = []
     for name in peers if selected is None else selected:
         check_choice("--peers", name, peers)
         venv, script, environment = peers[name]
-        python = Path(home or "BENCH_HOME") / "venvs" / venv / "bin" / "python"
-        path = Path(scripts or "BENCH_SCRIPTS") / f"bench_{kind}_{script}.py"
+        python, path = home / "venvs" / venv / "bin" / "python", scripts / f"bench_{kind}_{script}.py"
         missing = next((each for each in (python, path) if not each.exists()), None)
         if missing is None:
             programs.append(Program(name=name, command=[str(python), str(path)], environment=environment))
@@ -105,8 +104,6 @@ def in_turns(
     programs: Sequence[Program], cases: Sequence[str], rounds: int, measure: Callable[[Program, str], Record]
 ) -> Iterator[Record]:
     """Yield a record of each program in each case, round after round; a peer that fails is left out."""
-    # A signal must end the running program as well.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     failed = set()
     turns = [(turn, case, program) for turn in range(1, rounds + 1) for case in cases for program in programs]
     for turn, case, program in turns:
@@ -121,7 +118,7 @@ def in_turns(
             print(f"without {program.name} from here on: {error}")
             failed.add(program.name)
             continue
-        yield record | {"program": program.name, "is_peer": program.settings is None, "round": turn, "case": case}
+        yield record | {"program": program.name, "is_peer": program.settings is None, "case": case}
 
 
 def run(program: Program, environment: Mapping[str, str], timeout: float, **settings: object) -> Record:
@@ -132,18 +129,18 @@ def run(program: Program, environment: Mapping[str, str], timeout: float, **sett
     variables = {**os.environ, **environment, **program.environment}
     if command[0] != sys.executable:
         variables.pop("PYTHONPATH", None)
-    with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         # BENCH_OUT is the file to which a peer appends its results.
-        variables |= {"BENCH_START": str(time.time()), "BENCH_OUT": f"{folder}/results.jsonl"}
-        log = Path(folder) / "log"
-        with log.open("wb") as file:
-            options = {"env": variables, "stdout": file, "stderr": file, "timeout": timeout, "check": False}
-            try:
-                # JoeyNMT ends by killing its process group.
-                subprocess.run(command, start_new_session=True, **options)  # type: ignore[call-overload]
-            except subprocess.TimeoutExpired:
-                raise UserError(f"{program.name}: did not end within {timeout:.0f} seconds") from None
-        lines = [line for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
+        variables |= {"BENCH_START": str(time.time()), "BENCH_OUT": os.devnull}
+        try:
+            # A session of its own, because JoeyNMT ends by killing its process group.
+            subprocess.run(
+                command, env=variables, stdout=log, stderr=log, timeout=timeout, start_new_session=True, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"{program.name}: did not end within {timeout:.0f} seconds") from None
+        log.seek(0)
+        lines = [line for line in log.read().splitlines() if line.strip()]
     for line in reversed(lines):
         _, brace, rest = line.partition("{")
         try:

@@ -23,6 +23,7 @@ from measure_training import NEVER, Enough, Settings, configure, fit_with
 from tables import markdown
 from torch import Tensor, nn
 from torch.nn import functional as F
+from weights import renamed
 
 from dragoman.commands.cli import Parser, command
 from dragoman.config import Config
@@ -44,8 +45,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--steps", type=int, default=300, metavar="N", help="with dropout (300)")
     args = parser.parse(argv)
     # Small batches, for many steps; a warm-up that a few hundred steps leave behind.
-    overrides = ["training.lr=1e-3", "training.warmup_steps=100"]
-    settings = Settings(precision="32", max_tokens=1024, overrides=overrides)
+    overrides = ["data.max_tokens=1024", "training.lr=1e-3", "training.warmup_steps=100"]
+    settings = Settings(precision="32", overrides=overrides)
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
         print(compare(fit.resolve(configure(settings, Path(folder))), args.steps), end="")
 
@@ -123,7 +124,7 @@ class PlainTransformer(nn.Module):
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         c = model.config
-        self.words = nn.Parameter(model.projection.weight.detach().clone())
+        self.emb = nn.Embedding(len(model.projection.weight), c.d_model, padding_idx=PAD)
         self.add_positions = model.encoder_position.embed
         self.dropout = nn.Dropout(c.dropout)
         with warnings.catch_warnings():
@@ -132,40 +133,24 @@ class PlainTransformer(nn.Module):
                 c.d_model, c.n_heads, c.n_encoder_layers, c.n_decoder_layers, c.d_ff, c.dropout,
                 batch_first=True, norm_first=True,
             )  # fmt: skip
-        for stack, layers, norm in (
-            (self.net.encoder, model.encoder, model.encoder_norm),
-            (self.net.decoder, model.decoder, model.decoder_norm),
-        ):
-            stack.norm.load_state_dict(norm.state_dict())
-            for plain, layer in zip(stack.layers, layers, strict=True):
-                plain.dropout.p = 0.0  # inside the feed-forward
-                _copy(layer, plain)
+        weights = model.state_dict()
+        for name, tensor in renamed(self.state_dict()).items():
+            tensor.copy_(weights[name])
+        for layer in (*self.net.encoder.layers, *self.net.decoder.layers):
+            layer.dropout.p = 0.0  # inside the feed-forward
+        for module in self.net.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """(B, S), (B, T) -> logits (B, T, V)."""
         later = torch.ones(tgt_in.size(1), tgt_in.size(1), dtype=torch.bool).triu(1)
         masks = {"tgt_mask": later, "src_key_padding_mask": src == PAD, "memory_key_padding_mask": src == PAD}
-        return F.linear(self.net(self._embed(src), self._embed(tgt_in), **masks), self.words)
+        return F.linear(self.net(self._embed(src), self._embed(tgt_in), **masks), self.emb.weight)
 
     def _embed(self, ids: Tensor) -> Tensor:
-        words = F.embedding(ids, self.words, padding_idx=PAD) * math.sqrt(self.words.size(1))
+        words = self.emb(ids) * math.sqrt(self.emb.embedding_dim)
         return self.dropout(self.add_positions(words, torch.arange(ids.size(1))))
-
-
-@torch.no_grad()
-def _copy(layer: Any, plain: Any) -> None:
-    """Copy the weights of a layer; both dropouts apart from those of the residuals are off."""
-    for name, plain_name in (("self_attention", "self_attn"), ("cross_attention", "multihead_attn")):
-        if hasattr(layer, name):
-            own, copy = getattr(layer, name), getattr(plain, plain_name)
-            copy.in_proj_weight.copy_(torch.cat((own.q.weight, own.kv.weight)))
-            copy.in_proj_bias.copy_(torch.cat((own.q.bias, own.kv.bias)))
-            copy.out_proj.load_state_dict(own.out.state_dict())
-            copy.dropout = 0.0
-    for n, residual in enumerate(layer.residuals, start=1):
-        getattr(plain, f"norm{n}").load_state_dict(residual.norm.state_dict())
-    plain.linear1.load_state_dict(layer.feed_forward.up.state_dict())
-    plain.linear2.load_state_dict(layer.feed_forward.down.state_dict())
 
 
 if __name__ == "__main__":

@@ -3,28 +3,43 @@
 One thing grows at a time: the length of sentences, the size of the model, the tokens of a batch, the pairs of a corpus,
 with one and two processes. Each measurement is a process of its own, on the CPU and in fp32. Beside the costs of
 training stand the operations that explain/cost.py counts: no cost should grow faster than they do.
+
+A corpus is prepared from nothing (cleaning, vocabulary, ids), then its batches are read.
 """
 
-import json
 import random
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from programs import checkouts, run
+import pyarrow as pa
+import torch
+from clock import peak_mb
+from pyarrow.parquet import ParquetWriter
 from tables import Record, machine, markdown
 
 from dragoman.commands.cli import Parser, command
-
-if TYPE_CHECKING:
-    from dragoman.model.transformer import Transformer
+from dragoman.compose import compose
+from dragoman.config import CorpusConfig, SearchConfig
+from dragoman.data.collate import collate
+from dragoman.data.datamodule import TranslationData
+from dragoman.data.readers import find
+from dragoman.explain.cost import Cost
+from dragoman.model.transformer import Transformer
+from dragoman.special import EOS
+from dragoman.training.loss import projected_loss
+from dragoman.training.machine import configure_memory
+from dragoman.translation.engine import translate_ids
 
 VOCABULARY, N_DECODED = 8_000, 16
-WARM_UP, STEPS, SECONDS = 2, 5, 3.0  # steps not timed; timed at least, for at least so long
+WARM_UP, STEPS, SECONDS = 2, 5, 3.0  # steps not timed; timed at least, for at least so long, as is reading batches
 SWEEPS: dict[str, list[Record]] = {
     "length": [{"size": "small", "length": n, "tokens": 4096} for n in (16, 32, 64, 128, 256, 512)],
     "size": [{"size": size, "length": 32, "tokens": 1024} for size in ("tiny", "small", "base", "big")],
@@ -36,22 +51,17 @@ SWEEPS: dict[str, list[Record]] = {
 @command
 def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--only", nargs="+", default=list(SWEEPS), choices=SWEEPS, help="(all)")
-    parser.add_argument(
-        "--corpus", default="data/phrasebook/composed", help="the corpus that is prepared (%(default)s)"
-    )
-    parser.add_argument("cell", nargs="?", help="one measurement, as JSON")
+    add = parser.add_argument
+    add("--only", nargs="+", default=list(SWEEPS), choices=SWEEPS, help="(all)")
+    add("--corpus", default="data/phrasebook/composed", help="the corpus that is prepared (%(default)s)")
     args = parser.parse(argv)
-    if args.cell:
-        settings = json.loads(args.cell)
-        print(json.dumps(prepare(**settings) if "chunks" in settings else train(**settings)))
-        return
-    (checkout,) = checkouts([])
     print(f"{machine()}, fp32")
     for name in args.only:
-        corpus = {"corpus": args.corpus} if name == "corpus" else {}
-        programs = [checkout.program("scale.py", name, settings | corpus) for settings in SWEEPS[name]]
-        rows = [run(program, {}, timeout=600) for program in programs]
+        measure: Callable[..., Record] = partial(prepare, args.corpus) if name == "corpus" else train
+        rows = []
+        for settings in SWEEPS[name]:
+            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                rows.append(process.submit(measure, **settings).result())
         print("\n" + markdown(list(rows[0]), [list(map(text, row.values())) for row in rows]), flush=True)
 
 
@@ -61,34 +71,36 @@ def text(value: float | str) -> str:
 
 
 def prepare(corpus: str, chunks: int | None, workers: int) -> Record:
-    """Time the preparation of the first chunks of a corpus."""
-    import pyarrow as pa
-    from data import measure
-    from pyarrow.parquet import ParquetWriter
-
-    from dragoman.config import CorpusConfig
-    from dragoman.data.readers import find
-
+    """Prepare the first chunks of a corpus in a temporary folder, and read batches."""
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
         path = Path(folder) / "train.parquet"
         with ParquetWriter(path, pa.schema({"zh": pa.string(), "en": pa.string()})) as writer:
             for rows in islice(find(CorpusConfig(path=corpus), "zh", "en").open()["train"], chunks):
                 writer.write_table(pa.table({"zh": rows.src, "en": rows.tgt}))
-        return {"processes": workers} | measure([str(path)], [f"data.workers={workers}"], seconds=1)
+        settings = [f"data.corpora=[{{path: {path}}}]", f"data.workers={workers}", f"data.cache={folder}/cache"]
+        config = compose(["recipe=none", *settings]).data
+        before, start = peak_mb(), time.perf_counter()
+        data = TranslationData(config, Path(folder), seed=1)
+        seconds, memory = time.perf_counter() - start, peak_mb() - before
+        sizes = [path.stat().st_size for path in Path(config.cache).rglob("*") if path.is_file()]
+        stream = iter(data.train_dataloader())
+        next(stream)
+        n_tokens, start = 0, time.perf_counter()
+        while (spent := time.perf_counter() - start) < SECONDS or not n_tokens:
+            batch = next(stream)
+            n_tokens += int(batch.src_key_padding_mask.logical_not().sum()) + batch.n_tokens
+    return {
+        "processes": workers,
+        "pairs": data.train_size,
+        "preparing, s": seconds,
+        "memory for it, MB": memory,
+        "cache, MB": sum(sizes) / 1e6,
+        "loading, µs a token": 1e6 * spent / n_tokens,
+    }
 
 
 def train(size: str, length: int, tokens: int) -> Record:
     """Time a training step and a translation: sentences of one length, without padding."""
-    import torch
-    from clock import peak_mb
-
-    from dragoman.compose import compose
-    from dragoman.data.collate import collate
-    from dragoman.explain.cost import Cost
-    from dragoman.model.transformer import Transformer
-    from dragoman.training.loss import projected_loss
-    from dragoman.training.machine import configure_memory
-
     configure_memory()
     sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY}
     rows, config = tokens // length, compose([f"model={size}", "recipe=none"]).model
@@ -118,14 +130,8 @@ def train(size: str, length: int, tokens: int) -> Record:
     }
 
 
-def decode(model: "Transformer", length: int) -> float:
+def decode(model: Transformer, length: int) -> float:
     """Seconds to translate a few sentences greedily into sentences of the same length."""
-    import torch
-
-    from dragoman.config import SearchConfig
-    from dragoman.special import EOS
-    from dragoman.translation.engine import translate_ids
-
     with torch.no_grad():
         model.projection.weight[EOS] = 0  # translations end at their maximum length
     search = SearchConfig(kind="greedy", max_length_a=1.0, max_length_b=1)

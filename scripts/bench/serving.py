@@ -20,14 +20,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tables import machine, markdown
+from texts import phrasebook
 
 from dragoman.commands.cli import Parser, command
-from dragoman.data.lines import lines
 from dragoman.errors import UserError
-from dragoman.files import shipped
 
 SERVER = Path(__file__).parents[1] / "serve.py"
-CLIENTS = (1, 16, 64)
+SENTENCES, ROUNDS, CLIENTS = 500, 3, (1, 16, 64)
 
 
 @command
@@ -35,21 +34,13 @@ def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a model from Chinese to English")
     parser.add_argument("--also", nargs="+", default=[], metavar="NAME=URL", help="other servers, already running")
-    parser.add_argument("--sentences", type=int, default=500, metavar="N", help="how many (500)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="turns of each server (3)")
     args = parser.parse(argv)
-    path = shipped("data/phrasebook/written") / "train.jsonl.gz"
-    texts = list(dict.fromkeys(json.loads(line)["translation"]["zh"] for line in lines(path)))[: args.sentences]
+    texts = list(dict.fromkeys(pair["zh"] for pair in phrasebook("train")))[:SENTENCES]
     with served(args.model) as url:
         urls = {"Dragoman": url, **dict(each.split("=", 1) for each in args.also)}
-        records: dict[str, list[dict[str, float]]] = {name: [] for name in urls}
-        for _ in range(args.rounds):
-            for name, address in urls.items():
-                records[name].append(measure(address, texts))
-    columns = list(records["Dragoman"][0])
-    rows = [
-        [name, *(f"{median(each[c] for each in rounds):,.4g}" for c in columns)] for name, rounds in records.items()
-    ]
+        turns = [{name: measure(address, texts) for name, address in urls.items()} for _ in range(ROUNDS)]
+    columns = list(turns[0]["Dragoman"])
+    rows = [[name, *(f"{median(turn[name][c] for turn in turns):,.4g}" for c in columns)] for name in urls]
     print(f"{machine()}\n\n{markdown(['server', *columns], rows)}", end="")
 
 

@@ -1,9 +1,9 @@
 """Training speed beside other programs: python scripts/bench/training.py [--size base] [--precision 32 auto]
 
 Each program trains the same model on the same text in the same pieces, about 4,096 target positions a batch, and is
-measured from within: target tokens without padding, in windows of some seconds after a warm-up. A window counts only
-if other processes used less than 4 % of the machine. The programs take turns, so that a machine that becomes slower
-becomes slower for all of them; the table has medians and spread.
+measured from within: target tokens without padding, in three windows of some seconds after a warm-up. A window counts
+only if other processes used less than 4 % of the machine. The programs take turns, so that a machine that becomes
+slower becomes slower for all of them; the table has medians and spread, and goes to runs/bench/training_SIZE.md, too.
 
 BENCH_HOME and BENCH_SCRIPTS name the data and the peers' programs (scripts/README.md). Without BENCH_HOME, Dragoman
 trains alone, on the phrasebook.
@@ -17,100 +17,76 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from peers_data import copy_data
 from programs import TRAINERS, Program, add_options, checkouts, in_turns, peer_programs, run
-from tables import Record, by_program, machine, markdown, save, spread
+from tables import Record, comparison, machine, save, spread
+from texts import copy_data
 
 from dragoman.commands.cli import Parser, check_at_least_one, command
 
-PATIENCE = 600.0  # seconds that a program may take beside its windows
+PATIENCE = 600.0  # seconds that a program may take beside its windows, of which there are twelve at most
 FILES = ["train.en", "train.de", "val.en", "val.de"]
 
 
-def parser() -> Parser:
+@command
+def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("--size", default="small", choices=("small", "base"), help="of the model (small)")
     add("--precision", nargs="+", default=["auto"], choices=("32", "bf16", "auto"), help="of Dragoman (auto)")
     add("--everywhere", action="store_true", help="with dropout inside attention and feed-forward, as most peers")
-    add("--windows", type=int, default=3, metavar="N", help="quiet windows in each turn (3)")
     add("--window", type=float, default=20, metavar="S", help="seconds of a window (20)")
-    add("--warm-up", type=float, default=20, metavar="S", help="seconds before the first window (20)")
-    add("--max-tokens", type=int, default=4096, metavar="N", help="of a batch (4096)")
     add_options(parser, TRAINERS, rounds=2)
-    return parser
-
-
-@command
-def main(argv: list[str]) -> None:
-    args = parser().parse(argv)
-    check_at_least_one(args, "rounds", "windows", "threads", "max-tokens")
-    report: Record = {"machine": machine(), "runs": []}
+    args = parser.parse(argv)
+    check_at_least_one(args, "rounds", "threads")
+    runs: list[Record] = []
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        data = peers_data(Path(folder))
-        settings = {
-            "size": args.size, "data": data, "max_tokens": args.max_tokens, "threads": args.threads,
-            "everywhere": args.everywhere, "warm_up": args.warm_up, "window": args.window, "windows": args.windows,
-            "max_windows": 4 * args.windows, "noise": args.noise,
-        }  # fmt: skip
+        home = os.environ.get("BENCH_HOME")
+        if home:
+            copy_data(Path(home) / "data", Path(folder), FILES)
+        else:
+            print("BENCH_HOME is not set: measured on the phrasebook, without peers (scripts/README.md)")
+        settings: Record = {"size": args.size, "threads": args.threads, "window": args.window}
+        settings["data"] = folder if home else None
+        if args.everywhere:
+            settings["overrides"] = ["model.attention_dropout=0.1", "model.activation_dropout=0.1"]
         programs = [
             checkout.program("measure_training.py", precision, settings | {"precision": precision})
             for checkout in checkouts(args.also)
             for precision in args.precision
         ]
-        if data:
+        if home:
             programs += peer_programs(TRAINERS, "train", args.peers)
         for record in in_turns(programs, [args.size], args.rounds, partial(measure, args)):
-            report["runs"].append(record)
-            save(report, page, args.results, args.size)
-    print(page(report), end="")
-
-
-def peers_data(folder: Path) -> str | None:
-    """The folder with a copy of the peers' data, if there is any."""
-    if (home := os.environ.get("BENCH_HOME")) is None:
-        print("BENCH_HOME is not set: measured on the phrasebook, without peers (scripts/README.md)")
-        return None
-    copy_data(Path(os.environ.get("BENCH_DATA", f"{home}/data")), folder, FILES)
-    return str(folder)
+            runs.append(record)
+            save(f"training_{args.size}", page(runs))
+    print(page(runs), end="")
 
 
 def measure(args: argparse.Namespace, program: Program, case: str) -> Record:
-    """Run a program once. A peer reads its settings from the environment."""
-    environment = {
-        "OMP_NUM_THREADS": str(args.threads), "MKL_NUM_THREADS": str(args.threads),
-        "BENCH_SIZE": args.size, "BENCH_THREADS": str(args.threads), "BENCH_TOKENS": str(args.max_tokens),
-        "BENCH_WARMUP": str(args.warm_up), "BENCH_WINDOW": str(args.window), "BENCH_WINDOWS": str(args.windows),
-        "BENCH_MAX_WINDOWS": str(4 * args.windows), "BENCH_NOISE": str(args.noise),
-    }  # fmt: skip
-    return run(program, environment, args.warm_up + 4 * args.windows * args.window + PATIENCE)
+    """Run a program once. Warm-up, number of windows, noise and tokens of a batch are the defaults of all programs."""
+    # A peer reads its settings from the environment.
+    environment = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "BENCH_THREADS"), str(args.threads))
+    environment |= {"BENCH_SIZE": case, "BENCH_WINDOW": str(args.window)}
+    return run(program, environment, 12 * args.window + PATIENCE)
 
 
-def page(report: Record) -> str:
+def page(runs: list[Record]) -> str:
     """The machine, and a row for each program, the fastest first."""
-    groups = by_program(report["runs"])
-    rates = {name: [rate for run in runs for rate in run["tgt_tok_s_windows"]] for name, runs in groups.items()}
-    speeds = {name: statistics.median(windows) for name, windows in rates.items()}
-    peers = [speeds[name] for name, runs in groups.items() if runs[0]["is_peer"]]
-    rows = []
-    for name in sorted(groups, key=speeds.__getitem__, reverse=True):
-        runs, last = groups[name], groups[name][-1]
-        rows.append([
-            name + (f" (= {last['precision']})" if name.endswith(" auto") else ""),
-            spread(rates[name]),
-            f"{speeds[name] / max(peers):.2f}" if peers else "-",
-            f"{statistics.median(run['step_ms'] for run in runs):,.0f}",
-            f"{last['tgt_cells_per_step']:,}",
-            f"{last['tgt_fill']:.0%}",
-            f"{max(run['peak_rss_mb'] for run in runs):,}",
-            f"{statistics.median(run['first_step_s'] for run in runs):.1f}",
-            f"{len(runs)} x {len(last['tgt_tok_s_windows'])}" + ", **noisy**" * any(run.get("noisy") for run in runs),
-        ])  # fmt: skip
-    header = [
-        "program", "target tokens/s", "of the fastest peer", "ms a step", "target positions", "of them tokens",
-        "peak MB", "first step after s", "rounds x windows",
-    ]  # fmt: skip
-    return f"{report['machine']}\n\n" + markdown(header, rows)
+    columns = {
+        "precision": lambda runs: runs[-1].get("precision", "-"),
+        "ms a step": lambda runs: f"{statistics.median(run['step_ms'] for run in runs):,.0f}",
+        "target positions": lambda runs: f"{runs[-1]['tgt_cells_per_step']:,}",
+        "of them tokens": lambda runs: f"{runs[-1]['tgt_fill']:.0%}",
+        "peak MB": lambda runs: f"{max(run['peak_rss_mb'] for run in runs):,}",
+        "first step after s": lambda runs: spread([run["first_step_s"] for run in runs]),
+        "rounds": lambda runs: f"{len(runs)}" + ", **noisy**" * any(run.get("noisy") for run in runs),
+    }
+    return f"{machine()}\n\n" + comparison(runs, "target tokens/s", windows, columns)
+
+
+def windows(runs: list[Record]) -> list[float]:
+    """Target tokens a second in each window."""
+    return [speed for run in runs for speed in run["tgt_tok_s_windows"]]
 
 
 if __name__ == "__main__":

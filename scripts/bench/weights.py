@@ -3,7 +3,7 @@
 The peers' bench_train_torch.py trains a torch.nn.Transformer, and the peers fill their own models with its numbers.
 Here they become bundles of Dragoman, one for each engine.
 
-The last line of stdout is JSON: the settings of each engine for measure_decoding.py, and why others are missing.
+The last line of stdout is JSON: the settings of each engine for measure_decoding.py.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peers_data import copy_data
+from texts import copy_data
 from torch import Tensor
 
 from dragoman.bundle import Bundle, save
@@ -26,16 +26,22 @@ from dragoman.model.transformer import Transformer
 from dragoman.training.machine import cpu_has_bf16
 from dragoman.translation.export import export_bundle
 
-ATTENTIONS = {"self_attn": "self_attention", "multihead_attn": "cross_attention"}
+# Parts of names: torch's, Dragoman's.
+PARTS = {
+    "net.": "", ".layers.": ".", "encoder.norm": "encoder_norm", "decoder.norm": "decoder_norm",
+    "self_attn": "self_attention", "multihead_attn": "cross_attention", "out_proj": "out",
+    "linear1": "feed_forward.up", "linear2": "feed_forward.down",
+    ".norm1": ".residuals.0.norm", ".norm2": ".residuals.1.norm", ".norm3": ".residuals.2.norm",
+}  # fmt: skip
 
 
 @command
 def main(argv: list[str]) -> None:
     weights, data, folder = map(Path, argv)
-    print(json.dumps(prepare(weights, data, folder)))
+    print(json.dumps({"engines": prepare(weights, data, folder)}))
 
 
-def prepare(weights: Path, data: Path, folder: Path) -> dict[str, dict[str, Any]]:
+def prepare(weights: Path, data: Path, folder: Path) -> dict[str, Any]:
     """Fill `folder` with the bundles and test.en. Raises UserError for a missing file."""
     folder.mkdir(parents=True, exist_ok=True)
     copy_data(data, folder, ["test.en"])
@@ -44,18 +50,13 @@ def prepare(weights: Path, data: Path, folder: Path) -> dict[str, dict[str, Any]
     engines: dict[str, Any] = {"torch fp32": {"bundle": str(bundle), "engine": "torch"}}
     if cpu_has_bf16():
         engines["torch bf16"] = {"bundle": str(bundle), "engine": "torch", "precision": "bf16"}
-    without = {}
     sentences = (folder / "test.en").read_text("utf-8").splitlines()
     for quantization in ("float32", "int8"):
-        name, copy = f"CTranslate2 {quantization}", folder / quantization
-        shutil.copytree(bundle, copy, dirs_exist_ok=True)
-        try:
-            export_bundle(copy, sentences, quantization=quantization)
-        except UserError as error:
-            without[name] = str(error)
-        else:
-            engines[name] = {"bundle": str(copy), "engine": "ctranslate2"}
-    return {"engines": engines, "without": without}
+        copy = folder / quantization
+        shutil.copytree(bundle, copy)
+        export_bundle(copy, sentences, quantization=quantization)
+        engines[f"CTranslate2 {quantization}"] = {"bundle": str(copy), "engine": "ctranslate2"}
+    return engines
 
 
 def write_bundle(weights: Path, vocabulary: Path, folder: Path) -> None:
@@ -72,42 +73,24 @@ def write_bundle(weights: Path, vocabulary: Path, folder: Path) -> None:
     tokenizer = Tokenizer.load(vocabulary)
     model = Transformer(config, src_vocab_size=size, tgt_vocab_size=size)
     model.load_state_dict(renamed(state))
-    save(
-        Bundle(
-            model=model, src="en", tgt="de", src_tokenizer=tokenizer, tgt_tokenizer=tokenizer, model_config=config
-        ),
-        folder,
-    )  # fmt: skip
+    both: dict[str, Any] = {"src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer, "src": "en", "tgt": "de"}
+    save(Bundle(model=model, model_config=config, **both), folder)
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of torch.nn.Transformer under the names of Dragoman's."""
-    shared = ("src_embedding.table", "tgt_embedding.table", "projection")
-    tensors = {f"{name}.weight": state["emb.weight"] for name in shared}
+    """The weights of a torch.nn.Transformer under the names of Dragoman's, as views of the same memory."""
+    words = state["emb.weight"]
+    tensors = {"src_embedding.table.weight": words, "tgt_embedding.table.weight": words, "projection.weight": words}
     for name, tensor in state.items():
-        stack, _, rest = name.removeprefix("net.").partition(".")
-        if stack not in ("encoder", "decoder"):
-            continue
-        if rest.startswith("norm."):
-            tensors[f"{stack}_norm.{rest.removeprefix('norm.')}"] = tensor
-            continue
-        _, layer, part, *kind = rest.split(".")
-        prefix = f"{stack}.{layer}"
-        if part in ATTENTIONS:
-            tensors |= _attention(f"{prefix}.{ATTENTIONS[part]}", ".".join(kind), tensor)
-        elif part.startswith("linear"):
-            tensors[f"{prefix}.feed_forward.{'up' if part == 'linear1' else 'down'}.{kind[0]}"] = tensor
-        else:
-            tensors[f"{prefix}.residuals.{int(part.removeprefix('norm')) - 1}.norm.{kind[0]}"] = tensor
+        for part, own in PARTS.items():
+            name = name.replace(part, own)
+        attention, in_proj, kind = name.partition("in_proj_")
+        if in_proj:
+            d = len(tensor) // 3
+            tensors |= {f"{attention}q.{kind}": tensor[:d], f"{attention}kv.{kind}": tensor[d:]}
+        elif name.startswith(("encoder", "decoder")):
+            tensors[name] = tensor
     return tensors
-
-
-def _attention(prefix: str, kind: str, tensor: Tensor) -> dict[str, Tensor]:
-    if kind.startswith("out_proj."):
-        return {f"{prefix}.out.{kind.removeprefix('out_proj.')}": tensor}
-    q, k, v = tensor.chunk(3)
-    name = kind.removeprefix("in_proj_")
-    return {f"{prefix}.q.{name}": q, f"{prefix}.kv.{name}": torch.cat((k, v))}
 
 
 if __name__ == "__main__":

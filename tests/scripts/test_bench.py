@@ -16,17 +16,16 @@ sys.path.insert(0, str(ROOT / "scripts" / "bench"))
 import broken  # noqa: E402
 import choices  # noqa: E402
 import clock  # noqa: E402
-import data as bench_data  # noqa: E402
 import decoding  # noqa: E402
 import inside  # noqa: E402
 import measure_decoding  # noqa: E402
 import measure_training  # noqa: E402
-import peers_data  # noqa: E402
 import positions  # noqa: E402
 import programs  # noqa: E402
 import same_training  # noqa: E402
 import scale  # noqa: E402
 import tables  # noqa: E402
+import texts  # noqa: E402
 import training  # noqa: E402
 import weights  # noqa: E402
 
@@ -61,15 +60,14 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_shared_weights_compute_the_same_in_dragoman(peers: Path, tmp_path: Path) -> None:
-    peers_data.copy_data(peers, tmp_path, [])
+    texts.copy_data(peers, tmp_path, [])
     size = SentencePieceProcessor(model_file=str(tmp_path / "spm.model")).get_piece_size()
     config = ModelConfig(d_model=16, d_ff=32, n_heads=2, n_encoder_layers=2, n_decoder_layers=2)
     model = Transformer(config, src_vocab_size=size, tgt_vocab_size=size).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)  # biases as well, which begin as zeros
     plain = same_training.PlainTransformer(model).eval()
-    state = {f"net.{name}": tensor for name, tensor in plain.net.state_dict().items()}
-    torch.save({"model": state | {"emb.weight": plain.words.detach()}, "arch": ARCH}, tmp_path / "small.pt")
+    torch.save({"model": plain.state_dict(), "arch": ARCH}, tmp_path / "small.pt")
     weights.write_bundle(tmp_path / "small.pt", tmp_path / "spm.model", tmp_path / "bundle")
     src, tgt = torch.randint(EOS + 1, size, (3, 7)), torch.randint(EOS + 1, size, (3, 5))
     src[1, 4:] = PAD
@@ -80,14 +78,14 @@ def test_shared_weights_compute_the_same_in_dragoman(peers: Path, tmp_path: Path
 
 
 def test_rewritten_text_has_the_peers_pieces(peers: Path, tmp_path: Path) -> None:
-    peers_data.copy_data(peers, tmp_path, ["test.en"])
+    texts.copy_data(peers, tmp_path, ["test.en"])
     folders = peers, tmp_path
     before, after = ((folder / "test.en").read_text("utf-8").splitlines() for folder in folders)
     rewriting, plain = (SentencePieceProcessor(model_file=str(folder / "spm.model")) for folder in folders)
     assert after != before
     assert rewriting.encode(before) == plain.encode(after)
     with pytest.raises(UserError, match=r"absent\.en: prepare_data\.py"):
-        peers_data.copy_data(peers, tmp_path, ["absent.en"])
+        texts.copy_data(peers, tmp_path, ["absent.en"])
 
 
 @pytest.mark.parametrize("case", decoding.CASES)
@@ -97,7 +95,7 @@ def test_timed_translations_are_those_of_the_engine(case: str, tmp_path: Path) -
     (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
     settings = measure_decoding.Settings(
         bundle=str(GOLDEN), source=str(tmp_path / "text"), reference=str(tmp_path / "text"), beam=beam, batch=batch,
-        noise=2, threads=1, tries=1,
+        noise=2, threads=1,
     )  # fmt: skip
     record = measure_decoding.measure(settings)
     bundle = load(GOLDEN)
@@ -112,18 +110,17 @@ def test_training_is_counted_in_windows(
     peers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BENCH_START", str(time.time()))
-    peers_data.copy_data(peers, tmp_path, training.FILES)
+    texts.copy_data(peers, tmp_path, training.FILES)
     settings = {
-        "size": "tiny", "precision": "32", "data": str(tmp_path), "max_tokens": 300, "threads": 1, "warm_up": 0,
-        "window": 0, "windows": 2, "noise": 2, "overrides": ["trainer.loggers=[]"],
+        "size": "tiny", "precision": "32", "data": str(tmp_path), "threads": 1, "warm_up": 0,
+        "window": 0, "windows": 2, "noise": 2, "overrides": ["trainer.loggers=[]", "data.max_tokens=300"],
     }  # fmt: skip
     assert measure_training.main([json.dumps(settings)]) == 0
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert len(record["tgt_tok_s_windows"]) == 2
     assert not record["noisy"]
     assert record["flops_s"] > 0
-    runs = [record | {"program": "Dragoman 32", "is_peer": False}]
-    assert "| Dragoman 32 |" in training.page({"machine": "a machine", "runs": runs})
+    assert "| Dragoman 32 |" in training.page([record | {"program": "Dragoman 32", "is_peer": False}])
 
 
 def test_peers_are_those_whose_programs_exist(
@@ -153,14 +150,14 @@ def test_programs_take_turns_and_failing_peers_leave() -> None:
         return {}
 
     records = list(programs.in_turns([ours, peer], ["a", "b"], 2, measure))
-    assert [f"{record['round']} {record['case']}" for record in records] == ["1 a", "1 b", "2 a", "2 b"]
+    assert [f"{record['program']} {record['case']}" for record in records] == 2 * ["ours a", "ours b"]
 
 
 def test_the_fastest_torch_peer_is_the_unit_of_decoding() -> None:
-    shared = {"noise": 0.0, "bleu": 30.0, "sentences": 9, "load_s": 1.0, "peak_rss_mb": 100}
+    shared = {"noise": 0.0, "bleu": 30.0, "sentences": 9, "load_s": 1.0, "peak_rss_mb": 100, "case": "beam1"}
     speeds = {"Dragoman torch fp32": 12.0, "eole": 6.0, "hf": 3.0, "ct2-int8": 60.0}
     runs = [shared | {"program": name, "is_peer": name[0] != "D", "sent_s": s} for name, s in speeds.items()]
-    rows = [line.removeprefix("| ").split(" | ") for line in decoding.table(runs, 0.04).splitlines()[2:]]
+    rows = [line.removeprefix("| ").split(" | ") for line in decoding.page(runs).splitlines()[6:]]
     assert [row[0] for row in rows] == ["ct2-int8", "Dragoman torch fp32", "eole", "hf"]
     assert [row[2] for row in rows] == ["10.00", "2.00", "1.00", "0.50"]
 
@@ -191,16 +188,19 @@ def test_choices_are_compared_with_the_baseline(tmp_path: Path, monkeypatch: pyt
     assert "| `model.score=dot` | 7.30 ± 0.26 | +0.10 | noise | 3 |" in choices.table()
 
 
-def test_costs_of_model_and_data_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_of_a_model_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"SECONDS": 0.0, "STEPS": 1, "WARM_UP": 0, "N_DECODED": 2}.items():
         monkeypatch.setattr(scale, name, value)
-    record = scale.train(size="tiny", length=8, tokens=64)
-    assert record["million operations a token"] > 1
+    assert scale.train(size="tiny", length=8, tokens=64)["million operations a token"] > 1
+
+
+def test_costs_of_a_corpus_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "SECONDS", 0.0)
     lines = [f"第{n}个人在家。\tPerson {n} is at home.\n" for n in range(200)]
     (tmp_path / "train.tsv").write_text("zh\ten\n" + "".join(lines), encoding="utf-8")
-    settings = ["data.tokenizer.vocab_size=400", "data.max_tokens=512"]
-    record = bench_data.measure([str(tmp_path / "train.tsv")], settings, seconds=0.01)
-    assert 0 <= record["padding, %"] < 100
+    record = scale.prepare(str(tmp_path / "train.tsv"), chunks=1, workers=0)
+    assert record["pairs"] > 100
+    assert record["cache, MB"] > 0
 
 
 def test_a_patch_removes_one_idea() -> None:

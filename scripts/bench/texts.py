@@ -1,15 +1,24 @@
-"""Copies of the peers' data that Dragoman cuts into the same pieces.
+"""Texts that are measured: the included corpus, and copies of the peers' data that Dragoman cuts into the same pieces.
 
 The peers' vocabulary rewrites text (NFKC) before it cuts it; a vocabulary of Dragoman does not. The copies are
 rewritten text, and a vocabulary without the rewriting.
 """
 
+import json
 from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
 
+from dragoman.data.lines import lines as read_lines
 from dragoman.errors import UserError
+from dragoman.files import shipped
+
+
+def phrasebook(split: str) -> list[dict[str, str]]:
+    """The written pairs of the included corpus, {"zh": ..., "en": ...}."""
+    path = shipped("data/phrasebook/written") / f"{split}.jsonl.gz"
+    return [json.loads(line)["translation"] for line in read_lines(path)]
 
 
 def copy_data(data: Path, folder: Path, names: list[str]) -> None:
