@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import nn
 
 from dragoman import bundle as bundles
 from dragoman import files
@@ -85,8 +85,7 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
         }
         (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
-    target = engine.export_path(folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target = engine.export_of(folder)
     files.replace_folder(target, fill)
     megabytes = sum(path.stat().st_size for path in target.iterdir()) / 1e6
     return f"{target}: {quantization}, {megabytes:.1f} MB; {SENTENCES} sentences verified against torch"
@@ -130,6 +129,13 @@ def gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> fl
     return abs(float(logits[piece] - logits[other]))
 
 
+@torch.inference_mode()
+def log_prob(model: Transformer, source: list[int], target: list[int]) -> float:
+    """Return log P(target | source) in nats, <EOS> included."""
+    logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *target]]), None)[0]
+    return -float(F.cross_entropy(logits, torch.tensor([*target, EOS]), reduction="sum"))
+
+
 def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) -> None:
     spec = specification(bundle.model, n_positions)
     src, tgt = (each.pieces(range(len(each))) for each in (bundle.src_tokenizer, bundle.tgt_tokenizer))
@@ -144,7 +150,7 @@ def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) ->
     spec.save(str(folder))
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def specification(model: Transformer, n_positions: int) -> Any:
     """Return the model as a TransformerSpec in float32, without vocabularies."""
     from ctranslate2 import specs
@@ -162,15 +168,19 @@ def specification(model: Transformer, n_positions: int) -> Any:
         shape["rotary_base"] = config.position.base
     encoder = specs.TransformerEncoderSpec(config.n_encoder_layers, config.n_heads, **shape)
     decoder = specs.TransformerDecoderSpec(config.n_decoder_layers, config.n_heads, **shape)
-    encoder.embeddings[0].weight = _numbers(model.src_embedding.table.weight)
-    decoder.embeddings.weight = _numbers(model.tgt_embedding.table.weight)
+    # Copies, because CTranslate2 quantises in place.
+    encoder.embeddings[0].weight = model.src_embedding.table.weight.clone()
+    decoder.embeddings.weight = model.tgt_embedding.table.weight.clone()
+    decoder.projection.weight = model.projection.weight.clone()
+    decoder.projection.bias = torch.zeros(len(model.projection.weight))
+    decoder.projection.bias[list(NEVER)] = _NEVER_BIAS
     for spec, position, norm in (
         (encoder, model.encoder_position, model.encoder_norm),
         (decoder, model.decoder_position, model.decoder_norm),
     ):
         if n_positions:
             zeros = torch.zeros(1, n_positions, config.d_model)
-            spec.position_encodings.encodings = _numbers(position.embed(zeros, torch.arange(n_positions))[0])
+            spec.position_encodings.encodings = position.embed(zeros, torch.arange(n_positions))[0]
         if config.norm == "pre":
             _norm(spec.layer_norm, norm)
     for spec, layer in zip([*encoder.layer, *decoder.layer], [*model.encoder, *model.decoder], strict=True):
@@ -179,9 +189,6 @@ def specification(model: Transformer, n_positions: int) -> Any:
         if len(norms) == 3:  # a decoder layer
             _attention(spec.attention, layer.cross_attention, norms[1])
         _feed_forward(spec.ffn, layer.feed_forward, norms[-1])
-    decoder.projection.weight = _numbers(model.projection.weight)
-    decoder.projection.bias = np.zeros(len(model.projection.weight), dtype=np.float32)
-    decoder.projection.bias[list(NEVER)] = _NEVER_BIAS
     return specs.TransformerSpec(encoder, decoder)
 
 
@@ -192,10 +199,10 @@ def _attention(spec: Any, attention: Attention, norm: nn.Module) -> None:
     else:
         _linear(spec.linear[0], attention.q, attention.kv)
     _linear(spec.linear[-1], attention.out)
-    spec.queries_scale = np.float32(attention.score.scale)
+    spec.queries_scale = attention.score.scale
     if isinstance(attention.position, T5):
-        spec.relative_attention_bias = _numbers(attention.position.table)
-        spec.relative_attention_max_distance = np.int32(attention.position.config.max_distance)
+        spec.relative_attention_bias = attention.position.table
+        spec.relative_attention_max_distance = torch.tensor(attention.position.config.max_distance, dtype=torch.int32)
     _norm(spec.layer_norm, norm)
 
 
@@ -209,16 +216,11 @@ def _feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None
 
 def _linear(spec: Any, *products: nn.Linear) -> None:
     """Copy linear layers into one of CTranslate2, their outputs concatenated."""
-    spec.weight = _numbers(torch.cat([product.weight for product in products]))
-    spec.bias = _numbers(torch.cat([product.bias for product in products]))
+    spec.weight = torch.cat([product.weight for product in products])
+    spec.bias = torch.cat([product.bias for product in products])
 
 
 def _norm(spec: Any, norm: Any) -> None:
-    spec.gamma = _numbers(norm.weight)
+    spec.gamma = norm.weight
     if isinstance(norm, nn.LayerNorm):
-        spec.beta = _numbers(norm.bias)
-
-
-def _numbers(tensor: Tensor) -> np.ndarray:
-    """Return a copy, because CTranslate2 quantises in place."""
-    return tensor.detach().to("cpu", torch.float32, copy=True).numpy()
+        spec.beta = norm.bias
