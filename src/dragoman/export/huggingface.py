@@ -31,7 +31,7 @@ from dragoman.search.hypothesis import normalised
 from dragoman.search.warp import NEVER
 from dragoman.special import BOS, EOS, PAD, UNK
 from dragoman.translation import export
-from dragoman.translation.engine import score_ids, translate_ids
+from dragoman.translation.engine import translate_ids
 
 FOLDER = "huggingface"
 _SPM = ("source.spm", "target.spm")
@@ -163,6 +163,6 @@ def _is_tie(bundle: Bundle, source: list[int], a: list[int], b: list[int], searc
     """Return whether only a near tie separates two translations."""
     if search.kind == "greedy":
         return export.gap(bundle.model, source, a, b) <= export.NEAR_TIE
-    totals = score_ids(bundle.model, [source, source], [a, b])
-    scores = [normalised(total, len(ids) + 1, search.length_penalty) for total, ids in zip(totals, (a, b), strict=True)]
-    return abs(scores[0] - scores[1]) <= export.NEAR_TIE
+    totals = (export.log_prob(bundle.model, source, ids) for ids in (a, b))
+    first, second = (normalised(t, len(ids) + 1, search.length_penalty) for t, ids in zip(totals, (a, b), strict=True))
+    return abs(first - second) <= export.NEAR_TIE
