@@ -113,7 +113,7 @@ class Translator:
                 n_best = max([1, *(len(hypotheses) for _, hypotheses in parts)])
                 ranks = [join(parts, rank, self.bundle.tgt_tokenizer, to.tgt) for rank in range(n_best)]
                 source = " ".join(sentence.text for sentence in line)
-                yield Translation(ranks, warnings(source, ranks[0].text, to, self.bundle.src_tokenizer))
+                yield Translation(ranks, list(warnings(source, ranks[0].text, to, self.bundle.src_tokenizer)))
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
             progress(n_lines)
 
