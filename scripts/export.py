@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from dragoman import files
-from dragoman.bundle import describe, locate
+from dragoman.bundle import load_info, locate
 from dragoman.commands import cli
 from dragoman.data.lines import lines
 from dragoman.data.text import clean_text
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
     if args.sentences:
         sentences = [clean_text(line) for line in lines(Path(args.sentences))]
     else:
-        sentences = phrases(describe(bundle).src)
+        sentences = phrases(load_info(bundle).src)
     begin = time.monotonic()
     if args.to == "huggingface":
         from dragoman.export import huggingface

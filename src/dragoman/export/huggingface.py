@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from dragoman import bundle as bundles
 from dragoman import files
-from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle, BundleInfo
+from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle
 from dragoman.config import SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.data.tokenizer import Tokenizer
@@ -44,11 +44,11 @@ def export_bundle(folder: Path, sources: Sequence[str] = ()) -> str:
         import transformers
     except ImportError:
         raise UserError("transformers: not installed. Run `pip install 'transformers>=5.0'`") from None
-    if setting := weights.unsupported(bundles.describe(folder).model_config):
+    bundle, target = bundles.load(folder), folder / FOLDER
+    if setting := weights.unsupported(bundle.model_config):
         raise UserError(f"{folder}: neither Pegasus nor Marian of transformers supports {setting}. Use ctranslate2")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    bundle, target = bundles.load(folder), folder / FOLDER
     name = "PegasusForConditionalGeneration" if bundle.model_config.norm == "pre" else "MarianMTModel"
 
     def fill(new: Path) -> None:
@@ -69,9 +69,8 @@ def load(folder: Path) -> Bundle:
     if "dragoman" not in config or not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder}: not a model that scripts/export.py wrote. Use such an export, or a bundle")
     src, tgt = (Tokenizer.load(folder / name) for name in _SPM)
-    tgt = src if src.sha256 == tgt.sha256 else tgt
-    description = bundles.description(config["dragoman"], folder / CONFIG)
-    info = BundleInfo(src_tokenizer=src, tgt_tokenizer=tgt, **vars(description))
+    tokenizers = [src] if src.sha256 == tgt.sha256 else [src, tgt]
+    info = bundles.info_from_json(config["dragoman"], tokenizers, folder / CONFIG)
     model = bundles.untrained_model(info)
     weights.load_state_dict(model, load_file(folder / WEIGHTS), folder / WEIGHTS)
     return Bundle(model=model.eval(), **vars(info))

@@ -65,10 +65,9 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
     """
     version = engine.library().__version__
     check_choice("quantization", quantization, QUANTIZATIONS)
-    if setting := unsupported_by_ctranslate2(bundles.describe(folder).model_config):
+    origin, bundle = engine.made_of(folder), bundles.load(folder)
+    if setting := unsupported_by_ctranslate2(bundle.model_config):
         raise UserError(f"{folder}: CTranslate2 does not support {setting}. Translate with torch")
-    origin = engine.made_of(folder)
-    bundle = bundles.load(folder)
     positions = n_positions(bundle)
 
     def fill(new: Path) -> None:
