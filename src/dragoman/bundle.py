@@ -86,14 +86,11 @@ def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
 
 
 def add_to_card(folder: Path, title: str, text: str) -> None:
-    """Add a section to the model card, or replace the section of this title."""
+    """Add the section of this title to the model card, or replace it."""
     path = locate(folder) / CARD
-    card = path.read_text("utf-8") if path.exists() else ""
-    section = f"## {title}\n\n{text}\n\n"
-    old = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", card, re.MULTILINE | re.DOTALL)
-    # A new section stands before the licence, or at the end.
-    start, end = old.span() if old else (card.find("\n## Licence") + 1 or len(card),) * 2
-    files.write(path, (card[:start] + section + card[end:]).encode())
+    others = re.sub(rf"(?ms)^## {re.escape(title)}\n.*?(?=^## |\Z)", "", path.read_text("utf-8"))
+    before, licence, after = others.partition("\n## Licence")
+    files.write(path, f"{before}\n## {title}\n\n{text}\n{licence}{after}".encode())
 
 
 def load(folder: Path | str, device: Any = "cpu") -> Bundle:

@@ -100,9 +100,9 @@ class CTranslate2Engine:
         batches = _batches(sources, min(batch_tokens // width, n_tokens // self.workers))
         # More threads than workers, so that the next batch of each worker is ready.
         with ThreadPoolExecutor(2 * self.workers) as pool:
-            for n_sentences in pool.map(translate, batches):
+            for n_done in itertools.accumulate(pool.map(translate, batches)):
                 if progress:
-                    progress(n_sentences)
+                    progress(n_done)
         return results
 
 

@@ -4,6 +4,7 @@ The precision is the caller's: all computations follow torch.autocast where it i
 into evaluation mode.
 """
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,7 @@ def translate_ids(
 
     `batch_tokens` bounds (rows of the search) x (longest source) of a batch. `lines` are the sentences' numbers in
     the whole input (default: 0, 1, 2 ...), which seed sampling. `progress` is called with the number of sentences
-    finished since the last call.
+    finished so far.
     """
     lines = range(len(sources)) if lines is None else lines
     lengths = [len(source) + 1 for source in sources]  # with <EOS>
@@ -55,9 +56,10 @@ def translate_ids(
         return len(batch)
 
     model.eval()
-    for n_sentences in _in_threads(translate, length_batches(lengths, batch_tokens, rows_per=width), device):
+    batches = length_batches(lengths, batch_tokens, rows_per=width)
+    for n_done in itertools.accumulate(_in_threads(translate, batches, device)):
         if progress:
-            progress(n_sentences)
+            progress(n_done)
     return results
 
 
