@@ -27,7 +27,6 @@ from dragoman.manifest import MANIFEST, listed, read_json, verify
 from dragoman.search.hypothesis import Hypothesis
 
 SEARCHES = ("greedy", "beam")  # kinds with the same results in CTranslate2 and search/
-FOLDER = "ctranslate2"
 FORMAT_VERSION = 1
 Ids = Sequence[Sequence[int]]
 
@@ -37,8 +36,7 @@ class CTranslate2Engine:
 
     def __init__(self, folder: Path, info: BundleInfo, positions: int) -> None:
         self.positions = positions
-        has_affinity = hasattr(os, "sched_getaffinity")
-        self.workers = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+        self.workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         src, tgt = info.src_tokenizer, info.tgt_tokenizer
         self._src_pieces = src.pieces(range(len(src)))
         self._tgt_ids = {piece: i for i, piece in enumerate(tgt.pieces(range(len(tgt))))}
@@ -118,7 +116,7 @@ def library() -> Any:
 def export_of(bundle: Path) -> Path:
     """Return the folder for a bundle's export: in it, or in the cache if shipped."""
     if bundle.resolve() not in shipped():
-        return bundle / FOLDER
+        return bundle / "ctranslate2"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "dragoman" / f"{bundle.name}-{files.sha256(bundle / MANIFEST)[:16]}"
 
