@@ -24,7 +24,7 @@ from dragoman import files
 from dragoman.bundle import Bundle
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.text import clean_text
-from dragoman.errors import UserError, check_choice, choose
+from dragoman.errors import UserError, check_choice
 from dragoman.manifest import MANIFEST, entries
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.layers import FeedForward
@@ -42,17 +42,15 @@ _LONGEST = 100  # maximum number of ids in a verified sentence
 _FEWEST_POSITIONS = 1024
 _NEVER_BIAS = -1e9
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}  # CTranslate2's names
-_NORMALIZATIONS = ("layer_norm", "rms_norm")
 
 
 def unsupported_by_ctranslate2(config: ModelConfig) -> str | None:
     """Return the first setting that CTranslate2 does not support, or None."""
-    position = config.position.kind
     supported = {
-        f"model.score={config.score}": choose("model.score", config.score, SCORES).ctranslate2,
-        f"model.position.kind={position}": choose("model.position.kind", position, POSITIONS).ctranslate2,
+        f"model.score={config.score}": SCORES[config.score].ctranslate2,
+        f"model.position.kind={config.position.kind}": POSITIONS[config.position.kind].ctranslate2,
         f"model.activation={config.activation}": config.activation in _ACTIVATIONS,
-        f"model.normalization={config.normalization}": config.normalization in _NORMALIZATIONS,
+        f"model.normalization={config.normalization}": config.normalization in ("layer_norm", "rms_norm"),
     }
     return next((setting for setting in supported if not supported[setting]), None)
 
@@ -122,10 +120,10 @@ def verified_sources(bundle: Bundle, texts: Sequence[str], longest: int) -> list
 @torch.inference_mode()
 def gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
     """Return the difference of torch's log-probs at the first piece that differs."""
-    pairs = enumerate(zip([*a, EOS], [*b, EOS], strict=False))
-    first, (piece, other) = next((n, pair) for n, pair in pairs if pair[0] != pair[1])
+    a, b = [*a, EOS], [*b, EOS]
+    first = next(n for n, (piece, other) in enumerate(zip(a, b, strict=False)) if piece != other)
     logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *a[:first]]]), None)[0, -1]
-    return abs(float(logits[piece] - logits[other]))
+    return abs(float(logits[a[first]] - logits[b[first]]))
 
 
 @torch.inference_mode()
