@@ -38,8 +38,7 @@ def main(argv: list[str]) -> None:
     dropped: Counter[str] = Counter()
     n_kept = 0
     with open(args.input, "rb") as stream, cli.new_file(args.output, overwrite=args.overwrite) as out:
-        task = "--sample" if args.sample else None
-        translator, lines, direction = cli.load_translator(args, cli.read_lines(stream), task)
+        translator, lines, direction = cli.load_translator(args, cli.read_lines(stream))
         search = cli.search_config(args, translator.bundle.search)
         texts, targets = tee(map(clean_text, lines))
         out.write(f"{direction.tgt}\t{direction.src}\n".encode())

@@ -59,8 +59,7 @@ def main(argv: list[str]) -> None:
     if args.challenge is not None and (args.src or args.corpus):
         raise UserError("--challenge is a test set of its own: give no --src and no --corpus")
     folder = locate(Path(args.model))
-    task = "--sample" if args.sample else None
-    translator = Translator.load(folder, args.device, engine=args.engine, task=task)
+    translator = Translator.load(folder, args.device, engine=args.engine)
     # Nothing is written beside a shipped bundle, where Dragoman is installed.
     run = Path("runs", f"shipped_{folder.name}") if folder.resolve() in shipped_bundles() else folder.parent
     if args.challenge is not None:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from dragoman import files
-from dragoman.bundle import describe, locate
+from dragoman.bundle import load_info, locate
 from dragoman.commands import cli
 from dragoman.data.lines import lines
 from dragoman.errors import UserError, check_choice
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
     bundle = locate(Path(args.model))
     if not bundle.is_dir():
         raise UserError(f"{bundle}: no bundle there. Runs keep theirs in runs/NAME/bundle")
-    sentences = list(lines(Path(args.sentences))) if args.sentences else phrases(describe(bundle).src)
+    sentences = list(lines(Path(args.sentences))) if args.sentences else phrases(load_info(bundle).src)
     begin = time.monotonic()
     if args.to == "huggingface":
         from dragoman.export import huggingface

@@ -117,8 +117,6 @@ def test_float16_halves_the_file_and_loads_as_float32(bundle: Bundle, tmp_path: 
     loaded = bundles.load(tmp_path / "float16")
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
     assert torch.allclose(logits(loaded), logits(bundle), atol=0.02)
-    with pytest.raises(UserError, match="float32, float16"):
-        bundles.save(bundle, tmp_path / "b", dtype="int8")
 
 
 def test_saving_over_a_bundle_replaces_it(folder: Path, bundle: Bundle) -> None:
@@ -154,21 +152,16 @@ def test_a_damaged_or_missing_file_is_named(folder: Path) -> None:
 def test_folders_that_are_no_bundles_are_refused(tmp_path: Path) -> None:
     assert "no bundle" in refusal(tmp_path / "nowhere")
     assert "config.json is missing" in refusal(tmp_path)
-    for content, message in (('{"model_type": "marian"}', "format_version"), ("{", "not a JSON object")):
+    for content, message in (('{"model_type": "marian"}', "manifest.json is missing"), ("{", "not a JSON object")):
         (tmp_path / "config.json").write_text(content)
         assert message in refusal(tmp_path)
 
 
 MISTAKES: dict[str, Callable[[dict], object]] = {
     "Update Dragoman": lambda c: c.update(format_version=2),
-    "d_ff: should be int (found '65.0')": lambda c: c["model"].update(d_ff=65.0),
-    "position: should be dict": lambda c: c["model"].update(position=[]),
     "dropout=nan": lambda c: c["model"].update(dropout=float("nan")),
     "model.position.kind=os.system": lambda c: c["model"]["position"].update(kind="os.system"),
     "'tgt'": lambda c: c.pop("tgt"),
-    # Weights of other shapes, and of another number of layers
-    "decoder.0.cross_attention.kv.bias does not match config.json": lambda c: c["model"].update(d_model=16),
-    "decoder.1": lambda c: c["model"].update(n_decoder_layers=2),
 }
 
 

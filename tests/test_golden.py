@@ -43,4 +43,6 @@ def test_saving_again_changes_no_weight_and_no_setting(tmp_path: Path) -> None:
     bundle.save(bundle.load(GOLDEN / "bundle"), tmp_path / "again", dtype="float16")
     for name in ("model.safetensors", "joint.model"):
         assert (tmp_path / "again" / name).read_bytes() == (GOLDEN / "bundle" / name).read_bytes()
-    assert bundle.describe(tmp_path / "again") == bundle.describe(GOLDEN / "bundle")  # a new setting has its default
+    infos = (bundle.load_info(folder) for folder in (tmp_path / "again", GOLDEN / "bundle"))
+    again, before = ({**vars(info), "src_tokenizer": None, "tgt_tokenizer": None} for info in infos)
+    assert again == before  # a new setting has its default

@@ -16,9 +16,8 @@ imported only where weights are read or written.
 """
 
 import json
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman import files
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.errors import UserError, check_choice
+from dragoman.errors import UserError
 from dragoman.languages import Direction, directions
 from dragoman.manifest import MANIFEST, entries, from_json, listed, read_json, verify
 
@@ -37,15 +36,14 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-DTYPES = ("float32", "float16")
-# Fields of config.json that are no fields of Description; the sizes are there only for people to read.
+# Fields of config.json that are no fields of BundleInfo; the sizes are there only for people to read.
 _NOT_DESCRIBED = ("format_version", "model", "src_vocab_size", "tgt_vocab_size", "joint")
 _PRACTICE_RUNS = ("smoke", "copy")  # names of runs that only test the program
 
 
 @dataclass(kw_only=True)
-class Description:
-    """Settings of a model; `meta` is its provenance: name, data, scores, licence."""
+class BundleInfo:
+    """A bundle without its weights; `meta`: name, data, scores, licence of the model."""
 
     src: str
     tgt: str
@@ -53,6 +51,8 @@ class Description:
     search: SearchConfig = field(default_factory=SearchConfig)
     meta: dict[str, Any] = field(default_factory=dict)
     directions: list[Direction] = field(default_factory=list)  # or their names; empty: src to tgt
+    src_tokenizer: Tokenizer
+    tgt_tokenizer: Tokenizer
 
     def __post_init__(self) -> None:
         names = [str(direction) for direction in self.directions]
@@ -62,14 +62,6 @@ class Description:
     def max_length(self) -> int:
         """Maximum pieces of a training sentence; the translator splits longer ones."""
         return self.meta.get("max_length", 256)
-
-
-@dataclass(kw_only=True)
-class BundleInfo(Description):
-    """A bundle without its weights."""
-
-    src_tokenizer: Tokenizer
-    tgt_tokenizer: Tokenizer
 
 
 @dataclass(kw_only=True)
@@ -84,38 +76,31 @@ def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
     import torch
 
     folder = Path(folder)
-    check_choice("dtype", dtype, DTYPES)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file()):
         raise UserError(f"{folder}: exists and is not a bundle. Name another folder")
-    tensors = {
+    tensors = {  # a tied parameter appears once, under its first name
         name: tensor.detach().to("cpu", getattr(torch, dtype)).contiguous()
-        for name, tensor in _stored_tensors(bundle.model).items()
+        for name, tensor in bundle.model.named_parameters()
     }
     files.replace_folder(folder, lambda new: _fill(new, bundle, tensors))
 
 
 def add_to_card(folder: Path, title: str, text: str) -> None:
-    """Add a section to the model card, or replace the section of this title."""
+    """Add the section of this title to the model card, or replace it."""
     path = locate(folder) / CARD
-    card = path.read_text("utf-8") if path.exists() else ""
-    section = f"## {title}\n\n{text}\n\n"
-    old = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", card, re.MULTILINE | re.DOTALL)
-    # A new section stands before the licence, or at the end.
-    start, end = old.span() if old else (card.find("\n## Licence") + 1 or len(card),) * 2
-    files.write(path, (card[:start] + section + card[end:]).encode())
+    others = re.sub(rf"(?ms)^## {re.escape(title)}\n.*?(?=^## |\Z)", "", path.read_text("utf-8"))
+    before, licence, after = others.partition("\n## Licence")
+    files.write(path, f"{before}\n## {title}\n\n{text}\n{licence}{after}".encode())
 
 
 def load(folder: Path | str, device: Any = "cpu") -> Bundle:
     """Load a bundle in float32 and eval mode. Raises UserError if it is damaged."""
-    from safetensors.torch import load_file
+    from safetensors.torch import load_model
 
     info, folder = load_info(folder), locate(Path(folder))
     verify(folder, [WEIGHTS])
     model = untrained_model(info)
-    tensors = load_file(folder / WEIGHTS)
-    if others := _shapes(_stored_tensors(model)) ^ _shapes(tensors):
-        raise UserError(f"{folder / WEIGHTS}: {min(others)[0]} does not match {CONFIG}. Copy the bundle again")
-    model.load_state_dict(tensors, strict=False)  # a tied parameter has only its first name in the file
+    load_model(model, folder / WEIGHTS)
     return Bundle(model=model.to(device).eval(), **vars(info))
 
 
@@ -135,26 +120,22 @@ def load_info(folder: Path | str) -> BundleInfo:
     folder = locate(Path(folder))
     if not folder.is_dir():
         raise UserError(f"{folder}: no bundle found. Name a run (runs/NAME) or its bundle (runs/NAME/bundle)")
-    description = describe(folder)
+    config = read_json(folder / CONFIG)
     # joint.model, or src.model before tgt.model
     names = sorted(name for name in listed(folder) if name.endswith(".model")) or ["joint.model"]
     verify(folder, (CONFIG, *names))
     tokenizers = [Tokenizer.load(folder / name) for name in names]
-    return BundleInfo(src_tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[-1], **vars(description))
+    return info_from_json(config, tokenizers, folder / CONFIG)
 
 
-def describe(folder: Path) -> Description:
-    """Read config.json of the bundle at `folder`."""
-    return description(read_json(folder / CONFIG), folder / CONFIG)
-
-
-def description(data: dict[str, Any], path: Path) -> Description:
+def info_from_json(data: dict[str, Any], tokenizers: Sequence[Tokenizer], path: Path) -> BundleInfo:
     """Return the content of a config.json, typed; `path` is its place in messages."""
     version = data.get("format_version")
     if version != FORMAT_VERSION:
         raise UserError(f"{path}: format_version is not {FORMAT_VERSION} (found {version}). Update Dragoman")
     settings = {name: value for name, value in data.items() if name not in _NOT_DESCRIBED}
-    return from_json(Description, {**settings, "model_config": data.get("model")}, str(path))
+    settings |= {"model_config": data["model"], "src_tokenizer": tokenizers[0], "tgt_tokenizer": tokenizers[-1]}
+    return from_json(BundleInfo, settings, str(path))
 
 
 def locate(folder: Path) -> Path:
@@ -175,14 +156,14 @@ def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this in
     Without one, a shipped bundle is returned.
     """
     folders = [files.current(run / "bundle") for run in runs.glob("*") if run.name not in _PRACTICE_RUNS]
-    configs = [folder / CONFIG for folder in folders if os.path.isfile(folder / CONFIG)]
+    folders = [folder for folder in folders if (folder / CONFIG).is_file()]
+    folders.sort(key=lambda folder: (folder / CONFIG).stat().st_mtime, reverse=True)
     others = []
-    configs.sort(key=os.path.getmtime, reverse=True)
-    for path in [*configs, *(folder / CONFIG for folder in shipped())]:
-        choices = describe(path.parent).directions
+    for folder in [*folders, *shipped()]:
+        choices = load_info(folder).directions
         if any(map(fits, choices)):
-            return path.parent
-        others.append(f"{path.parent} for {' and '.join(map(str, choices))}")
+            return folder
+        others.append(f"{folder} for {' and '.join(map(str, choices))}")
     raise UserError(f"{runs}: no model for {wanted} (found {'; '.join(others)}). Train one, or use --model")
 
 
@@ -190,21 +171,10 @@ def average(state_dicts: Iterable[Mapping[str, "Tensor"]]) -> dict[str, "Tensor"
     """Average checkpoints: float32 means of tensors (Vaswani et al. 2017, 6.1)."""
     sums: dict[str, Tensor] = {}
     for count, state in enumerate(state_dicts, 1):
-        if sums and _shapes(state) != _shapes(sums):
+        if sums and {n: t.shape for n, t in state.items()} != {n: t.shape for n, t in sums.items()}:
             raise UserError(f"average: number {count} differs from the first in names or shapes. Use files of one run")
         sums = {name: sums.get(name, 0) + tensor.detach().cpu().double() for name, tensor in state.items()}
     return {name: (total / count).float() for name, total in sums.items()}
-
-
-def _stored_tensors(model: "Transformer") -> dict[str, "Tensor"]:
-    """Return name -> tensor; a tied parameter appears once, under its first name."""
-    once = dict(model.named_parameters())
-    every = dict(model.named_parameters(remove_duplicate=False))
-    return once | {name: tensor for name, tensor in model.state_dict().items() if name not in every}
-
-
-def _shapes(tensors: Mapping[str, "Tensor"]) -> set[tuple[str, tuple[int, ...]]]:
-    return {(name, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def _fill(folder: Path, bundle: Bundle, tensors: dict[str, "Tensor"]) -> None:

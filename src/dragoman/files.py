@@ -39,7 +39,7 @@ def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[IO[bytes]]
         os.replace(part, path)
         fsync_folder(path.parent)
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -70,7 +70,7 @@ def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
         fsync_folder(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
-        raise cannot_write(folder, error) from error
+        raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
@@ -99,13 +99,6 @@ def fsync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def cannot_write(path: Path, error: OSError) -> UserError:
-    """Return the error for a failed write, with the free disk space."""
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    free = shutil.disk_usage(folder).free / 1e6
-    return UserError(f"cannot write {path}: {error.strerror or error} ({free:,.0f} MB are free there)")
 
 
 def _previous_folder(folder: Path) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from dragoman.errors import UserError, check_choice
+from dragoman.errors import UserError, check_choice, choose
 
 _SHORT = {"zho": "zh", "chi": "zh", "cmn": "zh", "zt": "zh", "jpn": "ja", "kor": "ko", "eng": "en"}
 _LISTED = (
@@ -20,7 +20,6 @@ _TRADITIONAL = {"zt", "zh-hant", "zh-tw", "zh-hk", "zh-mo"}
 CHINESE = frozenset(("zh", "yue", "lzh"))
 UNSPACED = CHINESE | {"ja", "th", "lo", "km", "my", "bo"}
 SAMPLE = 10_000  # characters that decide the script of a text
-_CODE = re.compile(r"[A-Za-z]+([-_][A-Za-z0-9]+)*")
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _KANA = re.compile("[\u3040-\u30ff]")
 _HANGUL = re.compile("[\uac00-\ud7af]")
@@ -40,26 +39,19 @@ class Direction(NamedTuple):
 def directions(names: Sequence[str], src: str, tgt: str, *, key: str) -> list[Direction]:
     """Return src to tgt, followed by tgt to src if `names` holds both.
 
-    No names mean src to tgt. Raises UserError, naming `key`, for unknown names, tgt to src alone, and invalid codes.
+    No names mean src to tgt. Raises UserError, naming `key`, for unknown names and for tgt to src alone.
     """
-    for code in (src, tgt):
-        if not _CODE.fullmatch(code):
-            raise UserError(f"{code[:40]!a}: not a language code. Use codes such as zh, zh-Hant or en_GB")
     forward, back = Direction(src, tgt), Direction(tgt, src)
     for name in names:
         check_choice(key, name, (str(forward), str(back)))
     if list(names) == [str(back)]:
-        raise UserError(
-            f"{key}=[{back}]: reverses src and tgt. Set src={tgt} and tgt={src}, or [{forward}, {back}] for both"
-        )
+        raise UserError(f"{key}=[{back}]: reverses src and tgt. Set src={tgt} and tgt={src}, or name both directions")
     return [forward, back] if len(set(names)) == 2 else [forward]
 
 
 def named(name: str, choices: Sequence[Direction]) -> Direction:
     """Return the direction of this name. Raises UserError with the choices."""
-    known = {str(choice): choice for choice in choices}
-    check_choice("direction", name, known)
-    return known[name]
+    return choose("direction", name, {str(choice): choice for choice in choices})
 
 
 def by_script(choices: Sequence[Direction], text: str) -> Direction:
@@ -69,9 +61,8 @@ def by_script(choices: Sequence[Direction], text: str) -> Direction:
     """
     matches = [choice for choice in choices if reads(choice.src, text)]
     if len(matches) > 1 and any(map(str.isalpha, text[:SAMPLE])):
-        raise UserError(
-            f"input: its script fits {' and '.join(map(str, matches))}. Choose one, e.g. --direction {matches[0]}"
-        )
+        names = " and ".join(map(str, matches))
+        raise UserError(f"input: its script fits {names}. Choose one, e.g. --direction {matches[0]}")
     return matches[0] if matches else choices[0]
 
 

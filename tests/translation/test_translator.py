@@ -68,7 +68,8 @@ def test_lines_without_words_are_blank_or_copied(translator: Translator) -> None
 
 @pytest.mark.parametrize("line", ["一" * 300 + "，" + "二" * 400, "word " * 300, "".join(CHINESE * 40)])
 def test_long_lines_are_split_and_no_part_is_lost(line: str, golden: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = Translator(dataclasses.replace(golden, meta={"max_length": 24}))
+    bundle = dataclasses.replace(golden, meta={"max_length": 24})
+    short = Translator(bundle, lambda: bundle)
     rows: list[list[int]] = []  # the source ids that reach the encoder, without <EOS> and padding
     encode = short.model.encode
 
@@ -94,13 +95,11 @@ def test_progress_counts_whole_lines(translator: Translator, monkeypatch: pytest
     assert len(counts) > 4
 
 
-def test_unequal_or_endless_lines_have_no_score(translator: Translator) -> None:
-    with pytest.raises(UserError, match="pairs"):
-        translator.score(["a"], [])
+def test_endless_lines_and_unknown_directions_are_refused(translator: Translator) -> None:
     with pytest.raises(UserError, match=r"'好好好.*: too long, the limit is 4096"):
-        translator.score(["好", "好" * 5000], ["a", "a"])
+        translator.attend("好" * 5000, "a")
     with pytest.raises(UserError, match=r"direction=zh-en: choose one of zh_en, en_zh"):
-        translator.score(["好"], ["a"], direction="zh-en")
+        translator.translate(["好"], direction="zh-en")
 
 
 def test_attention_has_a_piece_for_every_row_and_column(translator: Translator) -> None:
@@ -117,7 +116,8 @@ def test_attention_has_a_piece_for_every_row_and_column(translator: Translator) 
 
 
 def test_a_limit_of_positions_splits_or_refuses(shaped: Callable[..., Bundle]) -> None:
-    short = Translator(shaped(position=PositionConfig(kind="learned", length=16)))
+    bundle = shaped(position=PositionConfig(kind="learned", length=16))
+    short = Translator(bundle, lambda: bundle)
     long = "好你" * 40
     assert short.translate([long], GREEDY)[0].text
     assert short.embed([long]).isfinite().all()
@@ -137,11 +137,9 @@ def test_vectors_are_weighted_means_of_sentences(translator: Translator) -> None
 
 def test_the_direction_follows_the_script(translator: Translator) -> None:
     for lines, own, other in ((CHINESE[:3], "zh_en", "en_zh"), (ENGLISH, "en_zh", "zh_en")):
-        result, scores, vectors = (translator.translate(lines), translator.score(lines, lines), translator.embed(lines))
+        result, vectors = translator.translate(lines), translator.embed(lines)
         assert result == translator.translate(lines, direction=own)
         assert result != translator.translate(lines, direction=other)
-        assert scores == translator.score(lines, lines, direction=own)
-        assert scores != translator.score(lines, lines, direction=other)
         assert torch.equal(vectors, translator.embed(lines, direction=own))
     for line in ("", "123", "？ 7"):
         assert translator.translate([line], GREEDY) == translator.translate([line], GREEDY, direction="zh_en")

@@ -38,11 +38,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     ],
 )
 def test_a_warning_names_the_rule(tokenizer: Tokenizer, source: str, translation: str, message: str | None) -> None:
-    found = warnings(source, translation, INTO_EN, tokenizer)
+    found = list(warnings(source, translation, INTO_EN, tokenizer))
     assert found == [] if message is None else message in " ".join(found)
 
 
 def test_a_copied_sentence_is_found_and_a_name_is_not(tokenizer: Tokenizer) -> None:
     direction, sentence = Direction("de", "en"), "Wir haben uns lange nicht gesehen."
-    assert warnings(sentence, sentence, direction, tokenizer) == ["copy of the source"]
-    assert warnings("Johann Wolfgang Goethe", "Johann Wolfgang Goethe", direction, tokenizer) == []
+    name = "Johann Wolfgang Goethe"
+    assert list(warnings(sentence, sentence, direction, tokenizer)) == ["copy of the source"]
+    assert list(warnings(name, name, direction, tokenizer)) == []

@@ -145,12 +145,10 @@ def new_file(path: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
         yield file
 
 
-def load_translator(
-    args: argparse.Namespace, lines: Iterable[str], task: str | None
-) -> tuple[Translator, Iterator[str], Direction]:
+def load_translator(args: argparse.Namespace, lines: Iterable[str]) -> tuple[Translator, Iterator[str], Direction]:
     """Load --model, or the newest model under runs/ that fits the input.
 
-    Returns the translator, all lines again, and their direction. `task` names an option that only torch supports.
+    Returns the translator, all lines again, and their direction.
     """
     rest = iter(lines)
     first = list(itertools.islice(rest, _SAMPLE_LINES))
@@ -161,7 +159,7 @@ def load_translator(
         return str(known) == args.direction if args.direction else reads(known.src, sample)
 
     folder = Path(args.model) if args.model else newest(Path("runs"), fits, wanted)
-    translator = Translator.load(folder, args.device, engine=args.engine, task=task)
+    translator = Translator.load(folder, args.device, engine=args.engine)
     direction = translator.direction(args.direction, sample)
     if not args.model or len(translator.bundle.directions) > 1:
         print(f"model: {folder} ({direction.src}-{direction.tgt})", file=sys.stderr)

@@ -22,8 +22,6 @@ from dragoman.translation.translator import Translation
 if TYPE_CHECKING:
     from dragoman.explain.attention_map import Attended
 
-FOR_TORCH = ("sample", "attention", "trace", "embed")  # options that CTranslate2 cannot serve
-
 
 def parser() -> cli.Parser:
     parser = cli.Parser(__doc__)
@@ -60,8 +58,7 @@ def main(argv: list[str]) -> None:
             opened.enter_context(cli.new_file(path, overwrite=args.overwrite)) if path else None
             for path in (args.embed or args.output, args.attention)
         )
-        task = next((f"--{option}" for option in FOR_TORCH if vars(args)[option]), None)
-        translator, lines, direction = cli.load_translator(args, args.text or cli.read_lines(stream), task)
+        translator, lines, direction = cli.load_translator(args, args.text or cli.read_lines(stream))
         settings: dict[str, Any] = {"batch_tokens": args.batch, "direction": str(direction)}
         # On a terminal the translations themselves show the progress.
         if args.input and (out or not sys.stdout.isatty()):

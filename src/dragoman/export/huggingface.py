@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from dragoman import bundle as bundles
 from dragoman import files
-from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle, BundleInfo
+from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle
 from dragoman.config import SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.data.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ from dragoman.search.hypothesis import normalised
 from dragoman.search.warp import NEVER
 from dragoman.special import BOS, EOS, PAD, UNK
 from dragoman.translation import export
-from dragoman.translation.engine import score_ids, translate_ids
+from dragoman.translation.engine import translate_ids
 
 FOLDER = "huggingface"
 _SPM = ("source.spm", "target.spm")
@@ -44,11 +44,11 @@ def export_bundle(folder: Path, sources: Sequence[str] = ()) -> str:
         import transformers
     except ImportError:
         raise UserError("transformers: not installed. Run `pip install 'transformers>=5.0'`") from None
-    if setting := weights.unsupported(bundles.describe(folder).model_config):
+    bundle, target = bundles.load(folder), folder / FOLDER
+    if setting := weights.unsupported(bundle.model_config):
         raise UserError(f"{folder}: neither Pegasus nor Marian of transformers supports {setting}. Use ctranslate2")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    bundle, target = bundles.load(folder), folder / FOLDER
     name = "PegasusForConditionalGeneration" if bundle.model_config.norm == "pre" else "MarianMTModel"
 
     def fill(new: Path) -> None:
@@ -69,9 +69,8 @@ def load(folder: Path) -> Bundle:
     if "dragoman" not in config or not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder}: not a model that scripts/export.py wrote. Use such an export, or a bundle")
     src, tgt = (Tokenizer.load(folder / name) for name in _SPM)
-    tgt = src if src.sha256 == tgt.sha256 else tgt
-    description = bundles.description(config["dragoman"], folder / CONFIG)
-    info = BundleInfo(src_tokenizer=src, tgt_tokenizer=tgt, **vars(description))
+    tokenizers = [src] if src.sha256 == tgt.sha256 else [src, tgt]
+    info = bundles.info_from_json(config["dragoman"], tokenizers, folder / CONFIG)
     model = bundles.untrained_model(info)
     weights.load_state_dict(model, load_file(folder / WEIGHTS), folder / WEIGHTS)
     return Bundle(model=model.eval(), **vars(info))
@@ -163,6 +162,6 @@ def _is_tie(bundle: Bundle, source: list[int], a: list[int], b: list[int], searc
     """Return whether only a near tie separates two translations."""
     if search.kind == "greedy":
         return export.gap(bundle.model, source, a, b) <= export.NEAR_TIE
-    totals = score_ids(bundle.model, [source, source], [a, b])
-    scores = [normalised(total, len(ids) + 1, search.length_penalty) for total, ids in zip(totals, (a, b), strict=True)]
-    return abs(scores[0] - scores[1]) <= export.NEAR_TIE
+    totals = (export.log_prob(bundle.model, source, ids) for ids in (a, b))
+    first, second = (normalised(t, len(ids) + 1, search.length_penalty) for t, ids in zip(totals, (a, b), strict=True))
+    return abs(first - second) <= export.NEAR_TIE

@@ -10,13 +10,10 @@ beam hypothesis that reaches its maximum may differ from torch's, and keeps its 
 Each worker has one thread, because the threads of one worker would wait for each other.
 """
 
-import hashlib
 import itertools
-import json
 import math
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,7 +27,6 @@ from dragoman.manifest import MANIFEST, listed, read_json, verify
 from dragoman.search.hypothesis import Hypothesis
 
 SEARCHES = ("greedy", "beam")  # kinds with the same results in CTranslate2 and search/
-FOLDER = "ctranslate2"
 FORMAT_VERSION = 1
 Ids = Sequence[Sequence[int]]
 
@@ -40,8 +36,7 @@ class CTranslate2Engine:
 
     def __init__(self, folder: Path, info: BundleInfo, positions: int) -> None:
         self.positions = positions
-        has_affinity = hasattr(os, "sched_getaffinity")
-        self.workers = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+        self.workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         src, tgt = info.src_tokenizer, info.tgt_tokenizer
         self._src_pieces = src.pieces(range(len(src)))
         self._tgt_ids = {piece: i for i, piece in enumerate(tgt.pieces(range(len(tgt))))}
@@ -78,11 +73,11 @@ class CTranslate2Engine:
         limit = self.positions - 1 if self.positions else sys.maxsize  # <BOS> has a position, too
         caps = [min(search.max_length(len(source)), limit) for source in sources]
         width = search.beam_size if search.kind == "beam" else 1
+        results: list[list[Hypothesis]] = [[] for _ in sources]
 
-        def submit(batch: list[int]) -> tuple[list[int], list[Any]]:
-            return batch, self._model.translate_batch(
+        def translate(batch: list[int]) -> int:
+            answers = self._model.translate_batch(
                 [[self._src_pieces[id] for id in sources[i]] for i in batch],
-                asynchronous=True,
                 beam_size=width,
                 num_hypotheses=search.n_best,
                 length_penalty=search.length_penalty,
@@ -91,25 +86,21 @@ class CTranslate2Engine:
                 min_decoding_length=1,
                 max_input_length=0,
             )
-
-        n_tokens = sum(len(source) + 1 for source in sources)
-        batches = _batches(sources, min(batch_tokens // width, n_tokens // self.workers))
-        submitted = map(submit, batches)
-        # Submit a few batches in advance, but not all of them, so that Ctrl-C stops soon.
-        waiting = deque(itertools.islice(submitted, 2 * self.workers))
-        results: list[list[Hypothesis]] = [[] for _ in sources]
-        while waiting:
-            batch, answers = waiting.popleft()
             for i, answer in zip(batch, answers, strict=True):
-                result = answer.result()
-                pairs = zip(result.hypotheses, result.scores or itertools.repeat(math.nan), strict=False)
+                pairs = zip(answer.hypotheses, answer.scores or itertools.repeat(math.nan), strict=False)
                 results[i] = [
                     Hypothesis([self._tgt_ids[piece] for piece in pieces[: caps[i]]], score, [])
                     for pieces, score in pairs
                 ]
-            if progress:
-                progress(len(batch))
-            waiting.extend(itertools.islice(submitted, 1))
+            return len(batch)
+
+        n_tokens = sum(len(source) + 1 for source in sources)
+        batches = _batches(sources, min(batch_tokens // width, n_tokens // self.workers))
+        # More threads than workers, so that the next batch of each worker is ready.
+        with ThreadPoolExecutor(2 * self.workers) as pool:
+            for n_done in itertools.accumulate(pool.map(translate, batches)):
+                if progress:
+                    progress(n_done)
         return results
 
 
@@ -123,20 +114,11 @@ def library() -> Any:
 
 
 def export_of(bundle: Path) -> Path:
-    """Return the folder of a bundle's export; it may not exist."""
-    return files.current(export_path(bundle))
-
-
-def export_path(bundle: Path) -> Path:
-    """Return the place for the export of a bundle.
-
-    It is in the bundle; for a shipped bundle, in the user's cache.
-    """
+    """Return the folder for a bundle's export: in it, or in the cache if shipped."""
     if bundle.resolve() not in shipped():
-        return bundle / FOLDER
+        return bundle / "ctranslate2"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256(json.dumps(made_of(bundle), sort_keys=True).encode()).hexdigest()
-    return cache / "dragoman" / f"{bundle.name}-{digest[:16]}"
+    return cache / "dragoman" / f"{bundle.name}-{files.sha256(bundle / MANIFEST)[:16]}"
 
 
 def made_of(bundle: Path) -> dict[str, Any]:

@@ -1,16 +1,15 @@
-"""Torch engine: ids -> ids, log-probs and vectors, in batches by length.
+"""Torch engine: ids -> ids and vectors, in batches by length.
 
 The precision is the caller's: all computations follow torch.autocast where it is on. Each function puts the model
 into evaluation mode.
 """
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.config import SearchConfig
@@ -20,11 +19,9 @@ from dragoman.errors import UserError, choose
 from dragoman.model.pooling import POOLINGS
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import SEARCHES, Hypothesis, Sentence, search
-from dragoman.special import PAD
 
 _MOST_WORKERS = 4  # more would wait for each other's Python
 Ids = Sequence[Sequence[int]]  # of sentences, without <EOS>
-T = TypeVar("T")
 
 
 def translate_ids(
@@ -40,7 +37,7 @@ def translate_ids(
 
     `batch_tokens` bounds (rows of the search) x (longest source) of a batch. `lines` are the sentences' numbers in
     the whole input (default: 0, 1, 2 ...), which seed sampling. `progress` is called with the number of sentences
-    finished since the last call.
+    finished so far.
     """
     lines = range(len(sources)) if lines is None else lines
     lengths = [len(source) + 1 for source in sources]  # with <EOS>
@@ -49,36 +46,21 @@ def translate_ids(
     width = choose("search.kind", config.kind, SEARCHES).width(config)
     results: list[list[Hypothesis]] = [[] for _ in sources]
 
-    def translate(batch: list[int]) -> list[list[Hypothesis]]:
+    def translate(batch: list[int]) -> int:
         inputs = collate([sources[i] for i in batch], [[]] * len(batch))
         padding = inputs.src_key_padding_mask
         cache = model.begin(inputs.src.to(device), padding.to(device) if padding.any() else None)
         sentences = [Sentence(lines[i], min(config.max_length(len(sources[i])), limit)) for i in batch]
-        return search(model.step, cache, sentences, config)
-
-    batches = length_batches(lengths, batch_tokens, rows_per=width)
-    model.eval()
-    for batch, batch_results in zip(batches, _in_threads(translate, batches, device), strict=True):
-        for i, hypotheses in zip(batch, batch_results, strict=True):
+        for i, hypotheses in zip(batch, search(model.step, cache, sentences, config), strict=True):
             results[i] = hypotheses
-        if progress:
-            progress(len(batch))
-    return results
+        return len(batch)
 
-
-@torch.no_grad()
-def score_ids(model: Transformer, sources: Ids, targets: Ids, *, batch_tokens: int = 4096) -> list[float]:
-    """log P(target | source) of each pair in nats, <EOS> included."""
-    lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
-    scores = [0.0] * len(lengths)
     model.eval()
-    for indices in length_batches(lengths, batch_tokens):
-        batch = collate([sources[i] for i in indices], [targets[i] for i in indices]).to(model.projection.weight.device)
-        logits = model(batch.src, batch.tgt_in, batch.src_key_padding_mask).float()  # (B, T, V)
-        losses = F.cross_entropy(logits.transpose(1, 2), batch.tgt_out, ignore_index=PAD, reduction="none")
-        for i, loss in zip(indices, losses.sum(1).tolist(), strict=True):
-            scores[i] = -loss
-    return scores
+    batches = length_batches(lengths, batch_tokens, rows_per=width)
+    for n_done in itertools.accumulate(_in_threads(translate, batches, device)):
+        if progress:
+            progress(n_done)
+    return results
 
 
 @torch.no_grad()
@@ -105,8 +87,7 @@ def line_vectors(model: Transformer, lines: Sequence[Ids], pooling: str, *, batc
 def choose_device(name: str = "auto") -> torch.device:
     """The device called `name`; "auto" is a GPU where there is one."""
     if name == "auto":
-        has_mps = torch.backends.mps.is_available()
-        name = "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
+        name = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -115,7 +96,7 @@ def choose_device(name: str = "auto") -> torch.device:
     return device
 
 
-def _in_threads(translate: Callable[[list[int]], T], batches: list[list[int]], device: torch.device) -> Iterator[T]:
+def _in_threads(translate: Callable[[list[int]], int], batches: list[list[int]], device: torch.device) -> Iterator[int]:
     """Translate the batches, in order, each in one thread of a CPU.
 
     Threads that share the small products of one batch wait for each other more than they compute.
@@ -124,7 +105,7 @@ def _in_threads(translate: Callable[[list[int]], T], batches: list[list[int]], d
     n_workers = min(n_threads, len(batches), _MOST_WORKERS) if device.type == "cpu" else 1
     autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
 
-    def work(batch: list[int]) -> T:
+    def work(batch: list[int]) -> int:
         # Unlike inference_mode, no_grad lets autocast cast each weight once.
         with torch.no_grad(), torch.autocast(device.type, autocast[1], enabled=autocast[0]):
             return translate(batch)

@@ -15,16 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import nn
 
 from dragoman import bundle as bundles
 from dragoman import files
 from dragoman.bundle import Bundle
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.text import clean_text
-from dragoman.errors import UserError, check_choice, choose
+from dragoman.errors import UserError, check_choice
 from dragoman.manifest import MANIFEST, entries
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.layers import FeedForward
@@ -42,17 +42,15 @@ _LONGEST = 100  # maximum number of ids in a verified sentence
 _FEWEST_POSITIONS = 1024
 _NEVER_BIAS = -1e9
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}  # CTranslate2's names
-_NORMALIZATIONS = ("layer_norm", "rms_norm")
 
 
 def unsupported_by_ctranslate2(config: ModelConfig) -> str | None:
     """Return the first setting that CTranslate2 does not support, or None."""
-    position = config.position.kind
     supported = {
-        f"model.score={config.score}": choose("model.score", config.score, SCORES).ctranslate2,
-        f"model.position.kind={position}": choose("model.position.kind", position, POSITIONS).ctranslate2,
+        f"model.score={config.score}": SCORES[config.score].ctranslate2,
+        f"model.position.kind={config.position.kind}": POSITIONS[config.position.kind].ctranslate2,
         f"model.activation={config.activation}": config.activation in _ACTIVATIONS,
-        f"model.normalization={config.normalization}": config.normalization in _NORMALIZATIONS,
+        f"model.normalization={config.normalization}": config.normalization in ("layer_norm", "rms_norm"),
     }
     return next((setting for setting in supported if not supported[setting]), None)
 
@@ -65,10 +63,9 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
     """
     version = engine.library().__version__
     check_choice("quantization", quantization, QUANTIZATIONS)
-    if setting := unsupported_by_ctranslate2(bundles.describe(folder).model_config):
+    origin, bundle = engine.made_of(folder), bundles.load(folder)
+    if setting := unsupported_by_ctranslate2(bundle.model_config):
         raise UserError(f"{folder}: CTranslate2 does not support {setting}. Translate with torch")
-    origin = engine.made_of(folder)
-    bundle = bundles.load(folder)
     positions = n_positions(bundle)
 
     def fill(new: Path) -> None:
@@ -85,8 +82,7 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
         }
         (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
-    target = engine.export_path(folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target = engine.export_of(folder)
     files.replace_folder(target, fill)
     megabytes = sum(path.stat().st_size for path in target.iterdir()) / 1e6
     return f"{target}: {quantization}, {megabytes:.1f} MB; {SENTENCES} sentences verified against torch"
@@ -124,10 +120,17 @@ def verified_sources(bundle: Bundle, texts: Sequence[str], longest: int) -> list
 @torch.inference_mode()
 def gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
     """Return the difference of torch's log-probs at the first piece that differs."""
-    pairs = enumerate(zip([*a, EOS], [*b, EOS], strict=False))
-    first, (piece, other) = next((n, pair) for n, pair in pairs if pair[0] != pair[1])
+    a, b = [*a, EOS], [*b, EOS]
+    first = next(n for n, (piece, other) in enumerate(zip(a, b, strict=False)) if piece != other)
     logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *a[:first]]]), None)[0, -1]
-    return abs(float(logits[piece] - logits[other]))
+    return abs(float(logits[a[first]] - logits[b[first]]))
+
+
+@torch.inference_mode()
+def log_prob(model: Transformer, source: list[int], target: list[int]) -> float:
+    """Return log P(target | source) in nats, <EOS> included."""
+    logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *target]]), None)[0]
+    return -float(F.cross_entropy(logits, torch.tensor([*target, EOS]), reduction="sum"))
 
 
 def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) -> None:
@@ -144,7 +147,7 @@ def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) ->
     spec.save(str(folder))
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def specification(model: Transformer, n_positions: int) -> Any:
     """Return the model as a TransformerSpec in float32, without vocabularies."""
     from ctranslate2 import specs
@@ -162,15 +165,19 @@ def specification(model: Transformer, n_positions: int) -> Any:
         shape["rotary_base"] = config.position.base
     encoder = specs.TransformerEncoderSpec(config.n_encoder_layers, config.n_heads, **shape)
     decoder = specs.TransformerDecoderSpec(config.n_decoder_layers, config.n_heads, **shape)
-    encoder.embeddings[0].weight = _numbers(model.src_embedding.table.weight)
-    decoder.embeddings.weight = _numbers(model.tgt_embedding.table.weight)
+    # Copies, because CTranslate2 quantises in place.
+    encoder.embeddings[0].weight = model.src_embedding.table.weight.clone()
+    decoder.embeddings.weight = model.tgt_embedding.table.weight.clone()
+    decoder.projection.weight = model.projection.weight.clone()
+    decoder.projection.bias = torch.zeros(len(model.projection.weight))
+    decoder.projection.bias[list(NEVER)] = _NEVER_BIAS
     for spec, position, norm in (
         (encoder, model.encoder_position, model.encoder_norm),
         (decoder, model.decoder_position, model.decoder_norm),
     ):
         if n_positions:
             zeros = torch.zeros(1, n_positions, config.d_model)
-            spec.position_encodings.encodings = _numbers(position.embed(zeros, torch.arange(n_positions))[0])
+            spec.position_encodings.encodings = position.embed(zeros, torch.arange(n_positions))[0]
         if config.norm == "pre":
             _norm(spec.layer_norm, norm)
     for spec, layer in zip([*encoder.layer, *decoder.layer], [*model.encoder, *model.decoder], strict=True):
@@ -179,9 +186,6 @@ def specification(model: Transformer, n_positions: int) -> Any:
         if len(norms) == 3:  # a decoder layer
             _attention(spec.attention, layer.cross_attention, norms[1])
         _feed_forward(spec.ffn, layer.feed_forward, norms[-1])
-    decoder.projection.weight = _numbers(model.projection.weight)
-    decoder.projection.bias = np.zeros(len(model.projection.weight), dtype=np.float32)
-    decoder.projection.bias[list(NEVER)] = _NEVER_BIAS
     return specs.TransformerSpec(encoder, decoder)
 
 
@@ -192,10 +196,10 @@ def _attention(spec: Any, attention: Attention, norm: nn.Module) -> None:
     else:
         _linear(spec.linear[0], attention.q, attention.kv)
     _linear(spec.linear[-1], attention.out)
-    spec.queries_scale = np.float32(attention.score.scale)
+    spec.queries_scale = attention.score.scale
     if isinstance(attention.position, T5):
-        spec.relative_attention_bias = _numbers(attention.position.table)
-        spec.relative_attention_max_distance = np.int32(attention.position.config.max_distance)
+        spec.relative_attention_bias = attention.position.table
+        spec.relative_attention_max_distance = torch.tensor(attention.position.config.max_distance, dtype=torch.int32)
     _norm(spec.layer_norm, norm)
 
 
@@ -209,16 +213,11 @@ def _feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None
 
 def _linear(spec: Any, *products: nn.Linear) -> None:
     """Copy linear layers into one of CTranslate2, their outputs concatenated."""
-    spec.weight = _numbers(torch.cat([product.weight for product in products]))
-    spec.bias = _numbers(torch.cat([product.bias for product in products]))
+    spec.weight = torch.cat([product.weight for product in products])
+    spec.bias = torch.cat([product.bias for product in products])
 
 
 def _norm(spec: Any, norm: Any) -> None:
-    spec.gamma = _numbers(norm.weight)
+    spec.gamma = norm.weight
     if isinstance(norm, nn.LayerNorm):
-        spec.beta = _numbers(norm.bias)
-
-
-def _numbers(tensor: Tensor) -> np.ndarray:
-    """Return a copy, because CTranslate2 quantises in place."""
-    return tensor.detach().to("cpu", torch.float32, copy=True).numpy()
+        spec.beta = norm.bias

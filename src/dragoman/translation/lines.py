@@ -90,13 +90,6 @@ def _space_between(space: str, tgt: str) -> str:
     return space if space and not space.strip(" \t") else " "  # an ideographic space is Chinese too
 
 
-def in_lines(progress: Callable[[int], object], before: int, n_lines: int, n_sentences: int) -> Callable[[int], None]:
+def in_lines(progress: Callable[[int], object], before: int, n_lines: int, n_sentences: int) -> Callable[[int], object]:
     """Convert an engine's counts of sentences into whole lines of the input."""
-    done = 0
-
-    def report(n: int) -> None:
-        nonlocal done
-        done += n
-        progress(before + n_lines * done // n_sentences)
-
-    return report
+    return lambda n_done: progress(before + n_lines * n_done // n_sentences)

@@ -7,8 +7,8 @@ Every part of a line is translated or copied:
     English has a space between sentences, Chinese has none.
   - A blank line stays blank. A sentence without letters or digits (emoji, a row of dashes) is copied.
 All lines of a call have one direction: the argument `direction`, or the one whose source language fits the script of
-the text (`score` takes all lines, the others the first window). The n-th best translation of a line consists of the
-n-th best of each sentence. Lines are translated in windows, so memory does not grow with the length of a file.
+the first window. The n-th best translation of a line consists of the n-th best of each sentence. Lines are translated
+in windows, so memory does not grow with the length of a file.
 """
 
 import itertools
@@ -37,54 +37,43 @@ if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
 
 __all__ = ["Candidate", "Translation", "Translator"]
-ENGINES = ("auto", "torch", "ctranslate2")
 WINDOW = 2_000  # lines translated at a time
 _LONGEST = 4_096  # maximum ids of a sentence; attention over more would need gigabytes
 log = logging.getLogger(__name__)
 
 
 class Translator:
-    """A bundle, ready to translate with CTranslate2 or torch.
+    """A bundle, ready to translate by its `export`, or by torch after `read`."""
 
-    Without an `export`, `bundle` holds the model. With an `export`, `read` loads the model at its first use.
-    """
-
-    def __init__(
-        self, bundle: BundleInfo, export: CTranslate2Engine | None = None, read: Callable[[], Bundle] | None = None
-    ) -> None:
-        self.bundle, self._export, self._read = bundle, export, read
+    def __init__(self, bundle: BundleInfo, read: Callable[[], Bundle], export: CTranslate2Engine | None = None) -> None:
+        self.bundle, self._read, self._export = bundle, read, export
         self.engine = "ctranslate2" if export else "torch"  # for the searches that it supports
         # Each sentence ends in <EOS>. In a model of two directions it also begins with a language tag.
         limit = export.positions if export else self.model.max_positions
         self.max_length = min(bundle.max_length, max(1, (limit or _LONGEST) - len(bundle.directions)))
 
     @classmethod
-    def load(
-        cls, folder: Path | str, device: str = "auto", *, engine: str = "auto", task: str | None = None
-    ) -> "Translator":
+    def load(cls, folder: Path | str, device: str = "auto", *, engine: str = "auto") -> "Translator":
         """Load a bundle, or that of a run, on cpu, cuda, cuda:N, mps, or auto (best).
 
         `engine` is torch, ctranslate2, or auto: ctranslate2 on a CPU if the bundle has a valid export, else torch.
-        `task` names an option that only torch supports, such as "--attention".
         """
-        check_choice("--engine", engine, ENGINES)
+        check_choice("--engine", engine, ("auto", "torch", "ctranslate2"))
         folder = bundles.locate(Path(folder))
         info = bundles.load_info(folder)
-        export = _load_export(folder, info, engine, device, task)
+        export = None if engine == "torch" else _load_export(folder, info, engine, device)
 
         def read() -> Bundle:
             from dragoman.translation.engine import choose_device
 
             return bundles.load(folder, choose_device(device))
 
-        return cls(info, export, read) if export else cls(read())
+        return cls(info, read, export)
 
     @cached_property
     def model(self) -> "Transformer":
-        """The model in torch."""
-        bundle = self._read() if self._read else self.bundle
-        assert isinstance(bundle, Bundle)
-        return bundle.model
+        """The model in torch, read at its first use."""
+        return self._read().model
 
     def direction(self, name: str | None, text: str) -> Direction:
         """Return the direction `name`; without a name, the one for the script of `text`."""
@@ -124,21 +113,9 @@ class Translator:
                 n_best = max([1, *(len(hypotheses) for _, hypotheses in parts)])
                 ranks = [join(parts, rank, self.bundle.tgt_tokenizer, to.tgt) for rank in range(n_best)]
                 source = " ".join(sentence.text for sentence in line)
-                yield Translation(ranks, warnings(source, ranks[0].text, to, self.bundle.src_tokenizer))
+                yield Translation(ranks, list(warnings(source, ranks[0].text, to, self.bundle.src_tokenizer)))
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
             progress(n_lines)
-
-    def score(
-        self, src: Sequence[str], tgt: Sequence[str], *, batch_tokens: int = 4096, direction: str | None = None
-    ) -> list[float]:
-        """Return log P(tgt | src) in nats for pairs of whole lines, <EOS> included."""
-        from dragoman.translation.engine import score_ids
-
-        if len(src) != len(tgt):
-            raise UserError(f"score: source and target lines must be pairs (found {len(src)} and {len(tgt)})")
-        language = self.direction(direction, "\n".join(src)).tgt
-        pairs = [self._whole(*pair, language) for pair in zip(src, tgt, strict=True)]
-        return score_ids(self.model, [s for s, _ in pairs], [t for _, t in pairs], batch_tokens=batch_tokens)
 
     def attend(self, line: str, translation: str, *, direction: str | None = None) -> "Attended":
         """Return attention weights of `line` and its `translation`, without splitting."""
@@ -213,33 +190,20 @@ class Translator:
         return ids, tgt_ids
 
 
-def _export_once(folder: Path) -> None:
-    """Export a shipped bundle to the user's cache at its first use."""
-    if not export_of(folder).is_dir():
-        from dragoman.translation.export import export_bundle
-
-        print(f"first use of {folder}: preparing it for CTranslate2 (once)", file=sys.stderr)
-        try:
-            export_bundle(folder)
-        except (UserError, OSError) as error:
-            log.warning("note: %s; torch is used", error)
-
-
-def _load_export(
-    folder: Path, info: BundleInfo, engine: str, device: str, task: str | None
-) -> CTranslate2Engine | None:
+def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CTranslate2Engine | None:
     """Return the export, or None for torch. Raises only with engine=ctranslate2."""
-    on_cpu = device in ("auto", "cpu")
-    if engine != "torch" and on_cpu and not task and folder.resolve() in bundles.shipped():
-        _export_once(folder)
-    if engine == "torch" or (engine == "auto" and not (on_cpu and export_of(folder).is_dir())):
-        return None
-    if not on_cpu:
+    if device not in ("auto", "cpu"):
+        if engine == "auto":
+            return None
         raise UserError(f"--device {device}: CTranslate2 is supported on the CPU only. Use --engine torch")
-    if task:
-        log.warning("note: CTranslate2 does not support %s; torch is used", task)
-        return None
     try:
+        if folder.resolve() in bundles.shipped() and not export_of(folder).is_dir():
+            from dragoman.translation.export import export_bundle
+
+            print(f"first use of {folder}: preparing it for CTranslate2 (once)", file=sys.stderr)
+            export_bundle(folder)
+        if engine == "auto" and not export_of(folder).is_dir():
+            return None
         on_gpu = engine == device == "auto" and library().get_cuda_device_count()
         return None if on_gpu else CTranslate2Engine.load(folder, info)
     except UserError as error:

@@ -17,15 +17,12 @@ KINDS = (
     "characters not seen", "unusual length",
 )  # fmt: skip
 MOST_NAMES = 3  # words of a name, which may stay as it is
-_NO_LETTERS = re.compile(r"[\W_]+")
 
 
-def warnings(source: str, translation: str, direction: Direction, tokenizer: Tokenizer) -> list[str]:
-    """Return a message for each rule that applies; none for lines without letters."""
-    return list(_warnings(source, translation, direction, tokenizer)) if _NO_LETTERS.sub("", source) else []
-
-
-def _warnings(source: str, translation: str, direction: Direction, tokenizer: Tokenizer) -> Iterator[str]:
+def warnings(source: str, translation: str, direction: Direction, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield a message for each rule that applies; none for lines without letters."""
+    if not _bare(source):
+        return
     if (loop := _LOOP.search(translation)) and not _SOURCE_LOOP.search(source):
         yield f"repetition of '{loop[1][:20]}'"
     if not reads(direction.tgt, translation):
@@ -50,7 +47,7 @@ def kind_of(message: str) -> str:
 
 
 def _bare(text: str) -> str:
-    return _NO_LETTERS.sub("", text.casefold())
+    return re.sub(r"[\W_]+", "", text.casefold())
 
 
 def _in_bytes(tokenizer: Tokenizer, text: str) -> bool:
