@@ -6,7 +6,6 @@ harm less than half a sentence in two. One scan with bounded context takes time 
 """
 
 import re
-import unicodedata
 
 # A sentence without outer white space, and the white space after it.
 Part = tuple[str, str]
@@ -128,12 +127,7 @@ def _shorten(text: str, max_chars: int | None) -> list[Part]:
 
 def _best_end(sentence: str, limit: int) -> int:
     """Return the last split point in the second half of the first `limit` characters."""
-    middle = (limit + 1) // 2
     for pattern, stop in ((_CLAUSE_END, limit), (_SPACE, limit + 1)):
-        if matches := list(pattern.finditer(sentence, middle, stop)):
+        if matches := list(pattern.finditer(sentence, (limit + 1) // 2, stop)):
             return matches[-1].end()
-    end = limit
-    # An accent stays with its letter.
-    while end > middle and unicodedata.combining(sentence[end]):
-        end -= 1
-    return end
+    return limit
