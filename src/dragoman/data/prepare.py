@@ -155,7 +155,7 @@ def _texts(config: DataConfig, corpora: list[Corpus]) -> Path:
 def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
     """Return the source and target tokenizers; a joint tokenizer appears twice."""
     if config.tokenizer.models:
-        given = [Tokenizer.load(Path(path)) for path in config.tokenizer.models]
+        given = [Tokenizer(Path(path)) for path in config.tokenizer.models]
         return given[0], given[-1]
     options = asdict(config.tokenizer)
     # Sampling does not change the vocabulary.
@@ -179,7 +179,7 @@ def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
                 _print(f"The {name} vocabulary has {len(tokenizer):,} pieces: the corpus is too small for more")
 
     folder = _folder(config, "tokenizer", [texts.name, options, languages, tags], fill)
-    loaded = [Tokenizer.load(folder / f"{name}.model") for name in models]
+    loaded = [Tokenizer(folder / f"{name}.model") for name in models]
     return loaded[0], loaded[-1]
 
 

@@ -47,14 +47,13 @@ def check_config(config: TokenizerConfig, languages: Sequence[str] = ()) -> None
 
 
 def suitable_size(sentences: Iterable[str], n_pairs: int, config: TokenizerConfig) -> int:
-    """Return a vocabulary size: characters, and merges by the root of the pairs.
+    """Return a vocabulary size: characters, and 10 * sqrt(pairs) merges, at most 5,000.
 
-    10,000 pairs get 1,000 merges, 250,000 and more get 5,000. With more, whole sentences of a small corpus become
-    single pieces, and a new sentence has none of them (Gowda & May 2020).
+    With more, whole sentences of a small corpus become single pieces, which new sentences lack (Gowda & May 2020).
     """
     counts = Counter(chain.from_iterable(sentences))
-    most_frequent_first, limit = sorted(counts.values(), reverse=True), config.character_coverage * counts.total()
-    n_characters = 1 + sum(covered < limit for covered in accumulate(most_frequent_first))
+    limit = config.character_coverage * counts.total()
+    n_characters = 1 + sum(covered < limit for covered in accumulate(n for _, n in counts.most_common()))
     return 260 + n_characters + round(10 * min(n_pairs, 250_000) ** 0.5)
 
 
@@ -75,11 +74,6 @@ class Tokenizer:
         except RuntimeError as error:
             raise UserError(f"{path}: not a sentencepiece model, or damaged") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
-
-    @classmethod
-    def load(cls, path: Path) -> "Tokenizer":
-        """Read a model file."""
-        return cls(path)
 
     @classmethod
     def train(
@@ -127,7 +121,8 @@ class Tokenizer:
                 # give the same vocabulary on every machine.
             )
         except RuntimeError as error:
-            raise UserError(_explain(str(error), config)) from error
+            # After the place in the source code, the message names the settings to change.
+            raise UserError(f"data.tokenizer: {str(error).rpartition('] ')[2]}") from error
         path.write_bytes(model.getvalue())
         return cls(path)
 
@@ -145,8 +140,8 @@ class Tokenizer:
         alpha is the dropout of merges for bpe (Provilkov et al. 2020). For unigram (Kudo 2018) it smooths the
         distribution over tokenisations: smaller is more varied.
         """
-        # sentencepiece seeds a generator per thread at its first use. A batch call starts a new thread each time, a
-        # call for one sentence uses the caller's thread. The empty second text makes it a batch call.
+        # sentencepiece seeds a generator per thread at its first use. A batch call, hence the empty second text, starts
+        # a new thread each time.
         sentencepiece.set_random_generator_seed(seed % 2**32)
         return self._model.encode([text, ""], num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha)[0]
 
@@ -166,7 +161,6 @@ class Tokenizer:
         return [self._model.id_to_piece(int(i)) for i in ids]
 
     def __len__(self) -> int:
-        """Return the size of the vocabulary, special ids included."""
         return self._model.get_piece_size()
 
     def __reduce__(self) -> tuple[object, tuple[Path]]:
@@ -177,14 +171,3 @@ class Tokenizer:
 def _tag_piece(language: str) -> str:
     """Return the piece of a tag; its digit keeps it from being learnt from text."""
     return f"<2{language}>"
-
-
-def _explain(message: str, config: TokenizerConfig) -> str:
-    """Return an error of sentencepiece's trainer as a message about settings."""
-    if "required_chars" not in message:
-        return f"data.tokenizer: sentencepiece failed: {message.strip().splitlines()[-1]}"
-    needed = message.split(" vs ")[-1].split(".")[0]
-    return (
-        f"data.tokenizer.vocab_size={config.vocab_size}: the corpus has more characters. Raise it to "
-        f"{needed} or more, or lower data.tokenizer.character_coverage={config.character_coverage}"
-    )
