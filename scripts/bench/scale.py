@@ -67,7 +67,7 @@ def prepare(corpus: str, chunks: int | None, workers: int) -> Record:
     from pyarrow.parquet import ParquetWriter
 
     from dragoman.config import CorpusConfig
-    from dragoman.data.readers import find
+    from dragoman.data.corpora import find
 
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
         path = Path(folder) / "train.parquet"

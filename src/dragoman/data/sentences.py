@@ -94,8 +94,7 @@ def _next_visible(text: str, position: int) -> str:
 
 def _is_abbreviation(text: str, start: int, dot: int) -> bool:
     """Whether the dot at `dot`, before a space and a capital, marks an abbreviation."""
-    match = _LAST_WORD.search(text[max(start, dot - _CONTEXT) : dot])
-    word = match.group() if match else ""
+    word = _LAST_WORD.findall(text[max(start, dot - _CONTEXT) : dot])[0]
     # The number of a list: "1. Open the window".
     if dot - start == len(word) and (word.isdigit() or len(word) == 1):
         return True

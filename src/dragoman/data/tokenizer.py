@@ -47,7 +47,7 @@ def check_config(config: TokenizerConfig, languages: Sequence[str] = ()) -> None
 
 
 def suitable_size(sentences: Iterable[str], n_pairs: int, config: TokenizerConfig) -> int:
-    """Return a vocabulary size: characters, and 10 * sqrt(pairs) merges, at most 5,000.
+    """Return a vocabulary size: characters, and 10 * sqrt(pairs) merges up to 5,000.
 
     With more, whole sentences of a small corpus become single pieces, which new sentences lack (Gowda & May 2020).
     """
