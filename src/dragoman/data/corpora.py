@@ -17,17 +17,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from dragoman.config import CorpusConfig
-from dragoman.data.readers import (
-    CHUNK,
-    N_COPIES,
-    READERS,
-    Columns,
-    Rows,
-    arrow_rows,
-    copy_task,
-    read_aligned,
-    suffix_of,
-)
+from dragoman.data import readers
+from dragoman.data.readers import READERS, Columns, Rows, read_aligned, suffix_of
 from dragoman.data.text import SPLITS
 from dragoman.errors import UserError, suggest
 from dragoman.files import shipped
@@ -62,7 +53,7 @@ def find(config: CorpusConfig, src: str, tgt: str, root: str | None = None, *, c
         pair = locate(config.src_path, root), locate(config.tgt_path, root)
         return Corpus(config, _key({split: pair}, columns), lambda: {split: read_aligned(*pair, check=check_lines)})
     if path == "copy":
-        return Corpus(config, f"copy {N_COPIES}", lambda: {"train": copy_task()})
+        return Corpus(config, f"copy {readers.N_COPIES}", lambda: {"train": readers.copy_task()})
     try:
         local = locate(path, root)
     except NotFoundError as error:
@@ -161,7 +152,7 @@ def _on_hub(config: CorpusConfig, columns: Columns, missing: str) -> Corpus:
     splits = _standard_splits(config.label, loaded)
 
     def rows_of(split: Any) -> Iterator[Rows]:
-        return (arrow_rows(table, columns) for table in split.with_format("arrow").iter(CHUNK))
+        return (readers.arrow_rows(table, columns) for table in split.with_format("arrow").iter(readers.CHUNK))
 
     key = json.dumps([columns.src, columns.tgt, {split: rows._fingerprint for split, rows in splits.items()}])
     return Corpus(config, key, lambda: {split: rows_of(rows) for split, rows in splits.items()})

@@ -75,16 +75,11 @@ def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
     if not space:
         before = text[match.start() - 1 : match.start()]
         return len(marks) == 1 and marks != "…" and _is_cjk(before) and _is_cjk(after)
+    in_lower_case = _next_visible(text, match.end()).islower()
     if "!" in marks or "?" in marks:
-        return not _continues_lowercase(text, match.end(), closers)
-    if _continues_lowercase(text, match.end(), ""):
-        return False
-    return marks != "." or bool(closers) or not _is_abbreviation(text, start, match.start())
-
-
-def _continues_lowercase(text: str, end: int, closers: str) -> bool:
-    """Whether a lower-case letter follows, also after quotes: "Wait!" he said."""
-    return (not closers or closers[-1] in "\"'”’") and _next_visible(text, end).islower()
+        # "Wait!" he said.
+        return not in_lower_case or closers[-1:] not in "\"'”’"
+    return not in_lower_case and (marks != "." or bool(closers) or not _is_abbreviation(text, start, match.start()))
 
 
 def _next_visible(text: str, position: int) -> str:
