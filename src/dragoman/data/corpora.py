@@ -1,7 +1,4 @@
-"""Corpora by their configuration: files, folders, datasets of the hub.
-
-The hub is that of Hugging Face. A folder is laid out like one of its datasets; only local files are read, no code runs.
-"""
+"""Corpora by their configuration: files, folders, Hugging Face datasets."""
 
 import json
 import os
@@ -113,7 +110,7 @@ def _in_folder(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each split of a folder, by rules of `datasets`.
 
     The splits follow the names of folders, else those of files. If no name contains a split, all files are training
-    data. A README.md is not followed.
+    data. Only local files are read and no code is run: a README.md is not followed.
     """
     from datasets.data_files import DataFilesDict, get_data_patterns
 

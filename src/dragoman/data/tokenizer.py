@@ -5,9 +5,8 @@
   trained on one script reads the other, in every export.
 - Rare characters are encoded as UTF-8 bytes: no <unk> appears, and every clean sentence survives encode and decode
   unchanged.
-- Special ids are control symbols, which no text can produce: `<s>` in a text stays three characters.
-- The tags of a model for both directions are control symbols too: `<2en>` before a source requests English
-  (Johnson et al. 2017).
+- Special ids are control symbols, which no text can produce: `<s>` in a text stays three characters. So are the tags of
+  a model for both directions: `<2en>` before a source requests English (Johnson et al. 2017).
 - Digits are pieces of their own, so that numbers are copied digit by digit.
 - A space is added before a sentence, so that a word is the same piece at the beginning and in the middle.
   Vocabularies of unspaced languages alone have no such space.
@@ -58,11 +57,7 @@ def suitable_size(sentences: Iterable[str], n_pairs: int, config: TokenizerConfi
 
 
 class Tokenizer:
-    """A trained sentencepiece model.
-
-    decode(encode(text)) == text for every clean text, each kind, sampled or not, unless the model converts characters.
-    Texts never encode to special ids or tags.
-    """
+    """A trained sentencepiece model."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._model = Path(path), sentencepiece.SentencePieceProcessor()
