@@ -90,7 +90,7 @@ def elsewhere(pairs: list[Pair]) -> tuple[list[str], list[str]]:
     A fault is a sentence that stands in a validation or test split there; a note is a pair that stands in train.
     """
     from dragoman.config import CorpusConfig
-    from dragoman.data.readers import ROOT_VARIABLE, find
+    from dragoman.data.corpora import ROOT_VARIABLE, find
 
     faults, notes = set(), set()
     texts = {text for pair in pairs for text in map(bare, (pair.zh, pair.en)) if len(text) > SHORT}

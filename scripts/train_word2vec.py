@@ -63,7 +63,7 @@ class Sentences:
     """The training sentences as lists of pieces, source and target in turn; iterated once per epoch."""
 
     def __init__(self, prepared: Prepared) -> None:
-        self.ids = prepared.train_ids()
+        self.ids = prepared.train_ids
         tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
         self.vocabularies = [tokenizer.pieces(range(len(tokenizer))) for tokenizer in tokenizers]
 

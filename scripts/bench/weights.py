@@ -70,7 +70,7 @@ def write_bundle(weights: Path, vocabulary: Path, folder: Path) -> None:
         n_encoder_layers=arch["enc"], n_decoder_layers=arch["dec"],
     )  # fmt: skip
     size = state["emb.weight"].size(0)
-    tokenizer = Tokenizer.load(vocabulary)
+    tokenizer = Tokenizer(vocabulary)
     model = Transformer(config, src_vocab_size=size, tgt_vocab_size=size)
     model.load_state_dict(renamed(state))
     both: dict[str, Any] = {"src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer, "src": "en", "tgt": "de"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dragoman.data.lexicon import lexicon
-from dragoman.data.store import Ragged, RaggedWriter
+from dragoman.data.store import Ragged, ragged_writer
 
 # Source pieces 10 to 29 translate as 40 to 59. Every target also has 5 ("the"), and both sides have 6 (a full stop).
 WORDS, THE, STOP, SIZE = range(10, 30), 5, 6, 60
@@ -15,11 +15,11 @@ WORDS, THE, STOP, SIZE = range(10, 30), 5, 6, 60
 @pytest.fixture
 def ids(tmp_path: Path) -> Ragged:
     rng = np.random.default_rng(1)
-    with RaggedWriter(tmp_path / "train") as writer:
+    with ragged_writer(tmp_path / "train") as append:
         for _ in range(400):
             words = rng.choice(WORDS, 4, replace=False)
             src, tgt = [*words, STOP], [THE, *rng.permutation(words + 30), STOP]
-            writer.append(np.array([*src, *tgt], np.uint16).data, [len(src), len(tgt)])
+            append(np.array([*src, *tgt], np.uint16).data, [len(src), len(tgt)])
     return Ragged(tmp_path / "train", "uint16")
 
 

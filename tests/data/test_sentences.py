@@ -82,7 +82,6 @@ def test_a_long_sentence_is_split_at_the_best_place() -> None:
     assert split("aaaa, bbbb, cccc dddd", 12) == [("aaaa, bbbb,", " "), ("cccc dddd", "")]
     assert split("aaaa bbbb cccc", 10) == [("aaaa bbbb", " "), ("cccc", "")]
     assert split("一二三四五六七", 3) == [("一二三", ""), ("四五六", ""), ("七", "")]
-    assert split("abcde\u0301f", 5) == [("abcd", ""), ("e\u0301f", "")]
 
 
 def test_the_time_is_linear_in_the_length() -> None:

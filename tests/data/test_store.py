@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.data.store import Ragged, RaggedWriter, Texts
+from dragoman.data.store import Ragged, ragged_writer
 
 ROWS = [[1, 2, 3], [], [40_000], [7, 8]]
 
 
 @pytest.fixture
 def ragged(tmp_path: Path) -> Ragged:
-    with RaggedWriter(tmp_path / "ids") as writer:
+    with ragged_writer(tmp_path / "ids") as append:
         for part in (ROWS[:2], ROWS[2:]):
-            writer.append(np.concatenate(part).astype(np.uint16), list(map(len, part)))
+            append(np.concatenate(part).astype(np.uint16), list(map(len, part)))
     return Ragged(tmp_path / "ids", "uint16")
 
 
@@ -35,7 +35,7 @@ def test_rows_are_pickled_as_the_name_of_their_file(ragged: Ragged) -> None:
 def test_texts_are_read_as_written(tmp_path: Path) -> None:
     texts = ["你好", "", "a b", "👩‍👩‍👧"]
     encoded = [text.encode() for text in texts]
-    with RaggedWriter(tmp_path / "texts") as writer:
-        writer.append(b"".join(encoded), list(map(len, encoded)))
-    stored = Texts(tmp_path / "texts")
-    assert [stored[i] for i in range(len(stored))] == texts
+    with ragged_writer(tmp_path / "texts") as append:
+        append(b"".join(encoded), list(map(len, encoded)))
+    stored = Ragged(tmp_path / "texts")
+    assert list(map(stored.text, range(len(stored)))) == texts

@@ -2,9 +2,10 @@
 
 text        sentence pairs, clean text                  prepare     cleaned and encoded corpora, cached on disk
 lines       lines of text files, aligned files          store       memory-mapped rows
-readers     corpora and their formats: READERS          batching    lengths to batch plans
-hub         hub datasets, folders laid out like them    collate     ids to one padded Batch
+readers     formats of corpus files: READERS            batching    lengths to batch plans
+corpora     files, folders and hub datasets by name     collate     ids to one padded Batch
 cleaning    repairs, filters, duplicates, the report    datamodule  all of it as a LightningDataModule
 tokenizer   text to ids and back                        sentences   long texts to sentences
-texts       raw rows to clean sentences on disk
+texts       raw rows to clean sentences on disk         processes   work on chunks in several processes
+lexicon     which pieces translate which
 """

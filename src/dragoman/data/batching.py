@@ -6,8 +6,7 @@ computes its position by a division, and does not replay batches.
 The size of a batch is its number of pairs x its longest sentence, source or target. It is at most `max_tokens`. Pairs
 are sorted by the length of the longer side, then by the difference between source and target. The direction of the
 second sort alternates from one length to the next, so neighbours stay similar and both sides have little padding.
-Pairs of equal lengths are shuffled in each epoch. The sorted lengths are the same in every epoch, and so are the batch
-boundaries and the number of batches.
+Pairs of equal lengths are shuffled in each epoch, so batch boundaries are the same in every epoch.
 """
 
 import itertools
@@ -44,10 +43,8 @@ def _sorted_pairs(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | N
     longest, difference = np.maximum(src, tgt).astype(np.int64), src.astype(np.int64) - tgt
     width = 2 * int(longest.max(initial=0)) + 1
     keys = np.where(longest % 2 == 0, difference, -difference) - longest * width
-    if rng is None:
-        return keys.argsort(kind="stable")
-    shuffled = rng.permutation(len(keys))
-    return shuffled[keys[shuffled].argsort(kind="stable")]
+    order = np.arange(len(keys)) if rng is None else rng.permutation(len(keys))
+    return order[keys[order].argsort(kind="stable")]
 
 
 class BatchPlan:

@@ -1,8 +1,7 @@
 """Cleaning of raw rows, duplicates and leaks, and the report that counts them.
 
-Training pairs are repaired and filtered. Validation and test pairs are only repaired, except that every pair with
-an empty or overlong side is dropped. Duplicates, leaks and splits taken from train are computed on 64-bit hashes of
-the sentences.
+Training pairs are repaired and filtered. Validation and test pairs are repaired, and dropped only with an empty or
+overlong side. Duplicates, leaks and splits taken from train are computed on 64-bit hashes of the sentences.
 """
 
 import hashlib
@@ -15,13 +14,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dragoman.config import DataConfig
 from dragoman.data.readers import Rows
-from dragoman.data.text import MAX_CHARS, SPLITS, SYNTHETIC, clean_text
+from dragoman.data.text import MAX_CHARS, SPLITS, SYNTHETIC, Pair, clean_text
 from dragoman.errors import UserError
 from dragoman.languages import is_chinese, length, primary
 
@@ -50,14 +48,10 @@ class Report:
 
     @classmethod
     def read_from(cls, path: Path) -> "Report":
-        """Read the JSON of `as_dict`."""
+        """Read the JSON of its `vars`."""
         data = json.loads(path.read_bytes())
         dropped = {split: Counter(reasons) for split, reasons in data.pop("dropped").items()}
         return cls(dropped=dropped, **{name: Counter(counts) for name, counts in data.items()})
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return vars(self)
 
     def add(self, other: "Report") -> None:
         """Add the counts of another report."""
@@ -121,50 +115,42 @@ class Cleaner:
         self._convert_tgt = converter(config.script, config.tgt)
         both = config.script == "both"
         self._hans, self._hant = (converter(script if both else "keep", config.src) for script in ("hans", "hant"))
-        for direction in config.every_direction if both else ():
-            if is_chinese(direction.tgt):
-                raise UserError(
-                    f"data.script=both: only for Chinese sources (found {direction}; its translations would mix both "
-                    "scripts). Choose hans or hant"
-                )
+        directions = config.every_direction
+        if both and any(is_chinese(direction.tgt) for direction in directions):
+            raise UserError(
+                f"data.script=both: only for Chinese sources (found {', '.join(map(str, directions))}; translations "
+                "would mix both scripts). Choose hans or hant"
+            )
 
-    def clean(self, rows: Rows, split: str) -> Rows:
-        """Return the rows to keep; outside train with references, tgt first."""
-        kept = Rows([], [], None if split == "train" else [])
+    def clean(self, rows: Rows, split: str) -> list[Pair]:
+        """Return the pairs to keep; outside train with references, tgt first."""
+        pairs = []
         self.report.read[split] += len(rows.src)
         for src, tgt, references in zip(rows.src, rows.tgt, rows.references or repeat([]), strict=False):
             # Checked first, so that the work on a very long line stays bounded.
             if len(src) > MAX_CHARS or len(tgt) > MAX_CHARS:
                 self.report.drop(split, TOO_LONG)
                 continue
-            pair = _repair(src, self._convert_src), _repair(tgt, self._convert_tgt)
-            self.report.repaired[split] += pair != (src, tgt)
-            if reason := self._reason_to_drop(*pair, split):
+            clean = _repair(src, self._convert_src), _repair(tgt, self._convert_tgt)
+            self.report.repaired[split] += clean != (src, tgt)
+            if reason := self._reason_to_drop(*clean, split):
                 self.report.drop(split, reason)
-                continue
-            kept.src.append(pair[0])
-            kept.tgt.append(pair[1])
-            if kept.references is not None:
-                kept.references.append(self._references(pair[1], references))
-        return kept
+            else:
+                pairs.append(Pair(*clean, () if split == "train" else self._references(clean[1], references)))
+        return pairs
 
     def fold(self, src: str) -> str:
         """Return a source as duplicates and leaks compare it: no tag, one script."""
         return self._hans(src.removeprefix(SYNTHETIC))
 
-    def other_script(self, src: str) -> str:
-        """Return the other form of a source with data.script=both, else the source."""
-        hans = self._hans(src)
-        return hans if hans != src else self._hant(src)
+    def forms(self, src: str) -> list[str]:
+        """Return a source and, with data.script=both, its form in the other script."""
+        return list(dict.fromkeys((src, self._hans(src), self._hant(src))))[:2]
 
-    def _references(self, tgt: str, references: list[str]) -> list[str]:
-        """Return the target and the other references.
-
-        If src and tgt of a corpus are swapped, its references belong to the other side. They do not contain tgt then,
-        and are ignored.
-        """
+    def _references(self, tgt: str, references: list[str]) -> tuple[str, ...]:
+        """Return the references, tgt first; those that lack tgt belong to the source."""
         texts = [_repair(text, self._convert_tgt) for text in references if len(text) <= MAX_CHARS]
-        return list(dict.fromkeys([tgt, *filter(None, texts)])) if tgt in texts else [tgt]
+        return tuple(dict.fromkeys([tgt, *filter(None, texts)])) if tgt in texts else (tgt,)
 
     def _reason_to_drop(self, src: str, tgt: str, split: str) -> str | None:
         if not src or not tgt:
@@ -191,14 +177,13 @@ def _repair(text: str, convert: Callable[[str], str]) -> str:
 
 def _wrong_script(text: str, language: str) -> bool:
     """Whether Chinese text has no Han, or text of a WITHOUT_HAN language has some."""
-    if is_chinese(language):
-        return HAN.search(text) is None
-    return primary(language) in WITHOUT_HAN and HAN.search(text) is not None
+    has_han = HAN.search(text) is not None
+    return not has_han if is_chinese(language) else has_han and primary(language) in WITHOUT_HAN
 
 
-def hashes(*sides: Sequence[bytes]) -> np.ndarray:
+def hashes(*sides: Iterable[str]) -> np.ndarray:
     """(2, n) uint64 of n pairs: a hash per sentence, the same on every machine."""
-    digests = (b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in side) for side in sides)
+    digests = (b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in side) for side in sides)
     return np.stack([np.frombuffer(digest, np.uint64) for digest in digests])
 
 

@@ -6,7 +6,7 @@ Every training batch is made here, so arrays are filled without a Python loop.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -39,11 +39,9 @@ class Batch:
         """Move the tensors to `device`, through pinned memory if `non_blocking`."""
         pin = non_blocking and torch.device(device).type == "cuda"
         moved: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                value = value.pin_memory() if pin and not value.is_cuda else value
-                moved[field.name] = value.to(device, non_blocking=non_blocking)
+                moved[name] = (value.pin_memory() if pin else value).to(device, non_blocking=non_blocking)
         return replace(self, **moved)
 
 

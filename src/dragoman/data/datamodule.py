@@ -19,7 +19,7 @@ from dragoman.config import DataConfig
 from dragoman.data.batching import BatchPlan, length_batches
 from dragoman.data.collate import Batch, collate, collate_flat
 from dragoman.data.prepare import Prepared, prepare
-from dragoman.data.store import Ragged, Texts
+from dragoman.data.store import Ragged
 
 # Epoch, and indices of the pairs of a batch: all pairs forwards, then all backwards if both are learnt.
 BatchIndex = tuple[int, np.ndarray]
@@ -30,19 +30,13 @@ class BatchDataset(Dataset[Batch]):
 
     def __init__(self, prepared: Prepared, config: DataConfig, seed: int, tags: np.ndarray) -> None:
         self._alpha, self._max_length = config.tokenizer.sampling, config.max_length
-        self._seed, self._tags, self.ids = seed, tags, prepared.train_ids()
+        self._seed, self._tags, self._ids = seed, tags, prepared.train_ids
         self._tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
-        self._texts = [Texts(prepared.texts / f"train.{side}") for side in ("src", "tgt")]
+        self._texts = [Ragged(prepared.texts / f"train.{side}") for side in ("src", "tgt")]
         # (n,) the row of each pair of the ids among the texts
         self._text_rows = np.load(prepared.ids / "rows.npy", mmap_mode="r")
         # (pairs per epoch,) pairs of the ids; a corpus may be repeated.
         self.pairs = np.repeat(np.arange(len(prepared.repeats)), prepared.repeats)
-
-    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return lengths of sources and targets of an epoch, special ids included."""
-        sides = self.ids.lengths().reshape(-1, 2)[self.pairs].T + 1
-        n_directions, n_tags = self._tags.shape
-        return np.concatenate(sides[:n_directions]) + n_tags, np.concatenate(sides[::-1][:n_directions])
 
     def __getitem__(self, index: BatchIndex) -> Batch:
         epoch, pairs = index
@@ -51,7 +45,7 @@ class BatchDataset(Dataset[Batch]):
         # The sides of pair i are the rows 2i and 2i + 1.
         tgt, tags = src ^ 1, self._tags[directions]
         if not self._alpha:
-            return collate_flat(self.ids.take(src), self.ids.take(tgt), tags)
+            return collate_flat(self._ids.take(src), self._ids.take(tgt), tags)
         return collate(self._samples(src, pairs, epoch), self._samples(tgt, pairs, epoch), tags)
 
     def _samples(self, rows: np.ndarray, pairs: np.ndarray, epoch: int) -> list[list[int]]:
@@ -64,9 +58,9 @@ class BatchDataset(Dataset[Batch]):
         for row, pair in zip(rows.tolist(), pairs.tolist(), strict=True):
             i, side = divmod(row, 2)
             seed = zlib.crc32(f"{self._seed} {epoch} {pair} {('src', 'tgt')[side]}".encode())
-            text = self._texts[side][self._text_rows[i]]
+            text = self._texts[side].text(self._text_rows[i])
             ids = self._tokenizers[side].sample(text, alpha=self._alpha, seed=seed)
-            samples.append(ids if len(ids) <= self._max_length else self.ids[row].tolist())
+            samples.append(ids if len(ids) <= self._max_length else self._ids[row].tolist())
         return samples
 
 
@@ -90,24 +84,15 @@ class TranslationData(LightningDataModule):
         self.fingerprint, self.notes = prepared.fingerprint(), prepared.notes
         self.validation, self.test = prepared.pairs("validation"), prepared.pairs("test")
         self._tags = np.array([self.src_tokenizer.tag(to.tgt) for to in self.directions], np.int64)
-        self._dataset = BatchDataset(prepared, config, seed, self._tags)
+        self._dataset, self.train_ids = BatchDataset(prepared, config, seed, self._tags), prepared.train_ids
+        # Pairs of an epoch in each direction; repeated pairs count each time.
+        self.train_size = len(self._dataset.pairs)
+        sides = self.train_ids.lengths().reshape(-1, 2)[self._dataset.pairs].T + 1
+        n_directions, n_tags = self._tags.shape
+        # Lengths of sources and targets of an epoch, special ids included.
+        self.lengths = np.concatenate(sides[:n_directions]) + n_tags, np.concatenate(sides[::-1][:n_directions])
         self._plans: dict[tuple[int, int], BatchPlan] = {}
         self.consumed = 0
-
-    @property
-    def train_ids(self) -> Ragged:
-        """Ids of the training pairs: in row 2i the source of pair i, in 2i + 1 its target."""
-        return self._dataset.ids
-
-    @property
-    def train_size(self) -> int:
-        """Training pairs of an epoch in each direction; repeated pairs count each time."""
-        return len(self._dataset.pairs)
-
-    @property
-    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lengths of sources and targets of an epoch, special ids included."""
-        return self._dataset.lengths()
 
     @property
     def plan(self) -> BatchPlan:
@@ -147,10 +132,9 @@ class TranslationData(LightningDataModule):
         tgt = self.tgt_tokenizer.encode_batch([pair.tgt for pair in self.validation])
         pairs = [pair for pair in zip(src, tgt, strict=True) if max(map(len, pair)) <= self.config.max_length]
         # All pairs in each direction, with its tag.
-        directed = zip(self._tags.tolist(), [pairs, [(b, a) for a, b in pairs]], strict=False)
-        tagged = [([*tag, *a], b) for tag, pairs in directed for a, b in pairs]
-        batches = length_batches([max(len(a), len(b)) + 1 for a, b in tagged], self.config.max_tokens)
-        collated = [collate([tagged[i][0] for i in batch], [tagged[i][1] for i in batch]) for batch in batches]
+        rows = [([*tag, *pair[side]], pair[1 - side]) for side, tag in enumerate(self._tags.tolist()) for pair in pairs]
+        batches = length_batches([max(map(len, row)) + 1 for row in rows], self.config.max_tokens)
+        collated = [collate([rows[i][0] for i in batch], [rows[i][1] for i in batch]) for batch in batches]
         return DataLoader(collated, batch_size=None)  # type: ignore[arg-type]  # Lightning takes a list for several
 
     def state_dict(self) -> dict[str, Any]:

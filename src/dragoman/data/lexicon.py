@@ -1,7 +1,7 @@
 """Translation lexicon of a corpus by IBM Model 1 (Brown et al. 1993).
 
-Input of training/initial.py. In the model each target piece of a pair translates one of its source pieces, or none.
-Expectation maximisation over the ids of all pairs estimates t(target | source).
+Each target piece of a pair translates one of its source pieces, or none. Expectation maximisation over the ids of all
+pairs estimates t(target | source).
 """
 
 import numpy as np
@@ -46,8 +46,8 @@ def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[
 def _cells(src: np.ndarray, n_src: np.ndarray, n_tgt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the cells of all pairs: source pieces (n,) and target places (n,).
 
-    Each source piece of a pair, or PAD for none, stands beside each of its target pieces. A place
-    is an index of the concatenated targets; `n_src` and `n_tgt` are the lengths of the rows of each side.
+    Each source piece of a pair, or PAD for none, stands beside each of its target pieces. A place is an index of the
+    concatenated targets; `n_src` and `n_tgt` are the lengths of the rows of each side.
     """
     n_cells = (n_src + 1) * n_tgt
     pair = np.repeat(np.arange(len(n_cells)), n_cells)

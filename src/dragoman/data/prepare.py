@@ -1,10 +1,8 @@
 """Preparation of corpora before training: find, clean, split, encode, store.
 
 Each step writes one folder of the cache: texts-* (clean sentences), tokenizer-*, ids-*. The name of a folder has a
-hash of the inputs of its step, so a second run on the same data reuses the folders.
-
-A run records in data.json which corpora it uses. If an optional corpus was missing at the start, the run resumes
-without it, even if it is available later. If the corpus was used at the start and is missing later, the run fails.
+hash of the inputs of its step, so a second run on the same data reuses the folders. A run records in data.json which
+optional corpora it found, and resumes with these.
 """
 
 import hashlib
@@ -26,9 +24,9 @@ from rich.progress import track
 from dragoman import files
 from dragoman.config import DataConfig
 from dragoman.data.cleaning import TOO_LONG, Report, characters_to_convert
+from dragoman.data.corpora import Corpus, NotFoundError, find
 from dragoman.data.processes import in_order
-from dragoman.data.readers import Corpus, NotFoundError, find
-from dragoman.data.store import Ragged, RaggedWriter, Texts
+from dragoman.data.store import Ragged, ragged_writer
 from dragoman.data.text import Pair
 from dragoman.data.texts import write_texts
 from dragoman.data.tokenizer import Tokenizer, check_config, suitable_size
@@ -38,8 +36,7 @@ from dragoman.errors import UserError
 FORMAT = 8
 # Pairs that are encoded at a time.
 _CHUNK = 20_000
-# Maximum pairs for training a tokenizer, which takes most of the time of preparation. The seed does not depend on the
-# run, so runs share tokenizers.
+# Maximum pairs that train a tokenizer. The seed does not depend on the run, so runs share tokenizers.
 _SAMPLE, _SAMPLE_SEED = 100_000, 1
 
 
@@ -51,12 +48,9 @@ class Prepared:
     ids: Path
     src_tokenizer: Tokenizer
     tgt_tokenizer: Tokenizer
+    train_ids: Ragged  # row 2i is the source of pair i, row 2i + 1 its target
     repeats: np.ndarray  # (n,) how often each training pair appears in an epoch
     notes: list[str]
-
-    def train_ids(self) -> Ragged:
-        """Return the training ids: row 2i is the source of pair i, row 2i + 1 its target."""
-        return Ragged(self.ids / "train", _id_type(self.src_tokenizer, self.tgt_tokenizer))
 
     def pairs(self, split: str) -> list[Pair]:
         """Return the validation or test pairs, if any."""
@@ -77,8 +71,6 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     Writes cleaning.json and data.json into `run_dir`. If several processes call it, one works and the others wait.
     """
     check_config(config.tokenizer, (config.src, config.tgt))
-    if not config.corpora:
-        raise UserError("data.corpora: empty. Name at least one corpus, e.g. data.corpora=[{path: my/folder}]")
     run_dir.mkdir(parents=True, exist_ok=True)
     with FileLock(run_dir / ".data.lock"):
         corpora, notes = _find_all(config, run_dir / "data.json")
@@ -86,10 +78,12 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
         src, tgt = _tokenizers(config, texts)
         ids = _ids(config, texts, src, tgt)
         repeats = np.array([corpus.config.repeat for corpus in corpora])[np.load(ids / "corpus.npy")]
-        report = Report.read_from(ids / "report.json")
+        report = Report.read_from(texts / "report.json")
+        report.drop("train", TOO_LONG, report.kept["train"] - len(repeats))
+        report.kept["train"] = len(repeats)
         _print(report.table())
-        _write_json(run_dir / "cleaning.json", report.as_dict() | {"notes": notes})
-    return Prepared(texts, ids, src, tgt, repeats, notes)
+        _write_json(run_dir / "cleaning.json", vars(report) | {"notes": notes})
+    return Prepared(texts, ids, src, tgt, Ragged(ids / "train", _id_type(src, tgt)), repeats, notes)
 
 
 def _print(message: str) -> None:
@@ -123,7 +117,9 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
     for note in notes:
         _print(note)
     if not corpora:
-        raise UserError(f"data.corpora: none of them is available. {' '.join(notes)}")
+        raise UserError(
+            f"data.corpora: none available. {' '.join(notes)} Name one, e.g. data.corpora=[{{path: my.tsv}}]"
+        )
     _write_json(record, used)
     return corpora, notes
 
@@ -140,23 +136,21 @@ def _folder(config: DataConfig, step: str, depends_on: list[Any], fill: Callable
 
 
 def _texts(config: DataConfig, corpora: list[Corpus]) -> Path:
-    """Return the folder of the clean texts."""
-    labels, parts, keys = zip(*((c.config.label, c.config.part, c.key) for c in corpora), strict=True)
     options = [config.src, config.tgt, config.script, config.leak, config.drop_copies, config.max_ratio]
-    sizes = [config.validation_size, config.test_size]
+    options += [config.validation_size, config.test_size]
+    parts, keys = [corpus.config.part for corpus in corpora], [corpus.key for corpus in corpora]
 
     def fill(folder: Path) -> None:
-        _print(f"Cleaning {', '.join(labels)}")
+        _print(f"Cleaning {', '.join(corpus.config.label for corpus in corpora)}")
         write_texts(folder, corpora, config)
 
-    return _folder(config, "texts", [*options, *sizes, parts, keys], fill)
+    return _folder(config, "texts", [*options, parts, keys], fill)
 
 
 def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
     """Return the source and target tokenizers; a joint tokenizer appears twice."""
-    if config.tokenizer.models:
-        given = [Tokenizer.load(Path(path)) for path in config.tokenizer.models]
-        return given[0], given[-1]
+    if paths := config.tokenizer.models:
+        return Tokenizer(Path(paths[0])), Tokenizer(Path(paths[-1]))
     options = asdict(config.tokenizer)
     # Sampling does not change the vocabulary.
     del options["sampling"]
@@ -174,12 +168,10 @@ def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
             path, codes = folder / f"{name}.model", [languages[side] for side in sides]
             settings = replace(config.tokenizer, vocab_size=size)
             conversion = characters_to_convert(config.script, codes, _sample(texts, sides))
-            tokenizer = Tokenizer.train(_sample(texts, sides), settings, path, codes, tags, conversion)
-            if len(tokenizer) < size:
-                _print(f"The {name} vocabulary has {len(tokenizer):,} pieces: the corpus is too small for more")
+            Tokenizer.train(_sample(texts, sides), settings, path, codes, tags, conversion)
 
     folder = _folder(config, "tokenizer", [texts.name, options, languages, tags], fill)
-    loaded = [Tokenizer.load(folder / f"{name}.model") for name in models]
+    loaded = [Tokenizer(folder / f"{name}.model") for name in models]
     return loaded[0], loaded[-1]
 
 
@@ -189,8 +181,7 @@ def _sample(texts: Path, sides: list[str]) -> Iterator[str]:
     if len(rows) > _SAMPLE:
         rows = np.sort(np.random.default_rng(_SAMPLE_SEED).choice(rows, _SAMPLE, replace=False))
     for side in sides:
-        sentences = Texts(texts / f"train.{side}")
-        yield from (sentences[row] for row in rows.tolist())
+        yield from map(Ragged(texts / f"train.{side}").text, rows.tolist())
 
 
 def _id_type(*tokenizers: Tokenizer) -> str:
@@ -202,32 +193,29 @@ def _ids(config: DataConfig, texts: Path, *tokenizers: Tokenizer) -> Path:
     """Return the folder of the encoded training pairs of at most max_length pieces."""
 
     def fill(folder: Path) -> None:
-        rows, kept, report = np.load(texts / "rows.npy"), [], Report.read_from(texts / "report.json")
-        sides = [Texts(texts / f"train.{side}") for side in ("src", "tgt")]
+        rows, masks = np.load(texts / "rows.npy"), []
+        sides = [Ragged(texts / f"train.{side}") for side in ("src", "tgt")]
         chunks = np.split(rows, range(_CHUNK, len(rows), _CHUNK))
         results = in_order(partial(_encode, config.max_length, tokenizers, sides), chunks, config.workers)
-        with RaggedWriter(folder / "train") as writer:
+        with ragged_writer(folder / "train") as append:
             for short, values, lengths in track(results, "encoding", len(chunks), disable=not sys.stdout.isatty()):
-                kept.append(short)
-                writer.append(values.data, lengths)
-        keep = np.concatenate(kept)
+                masks.append(short)
+                append(values.data, lengths)
+        keep = np.concatenate(masks)
         if not keep.any():
             raise UserError(f"data.max_length={config.max_length}: no training pair is short enough. Raise it")
-        report.drop("train", TOO_LONG, int((~keep).sum()))
         np.save(folder / "rows.npy", rows[keep])
         np.save(folder / "corpus.npy", np.load(texts / "corpus.npy")[keep])
-        report.kept["train"] = int(keep.sum())
-        (folder / "report.json").write_text(json.dumps(report.as_dict()))
 
     hashes = [tokenizer.sha256 for tokenizer in tokenizers]
     return _folder(config, "ids", [texts.name, *hashes, config.max_length], fill)
 
 
 def _encode(
-    max_length: int, tokenizers: Sequence[Tokenizer], sides: list[Texts], rows: np.ndarray
+    max_length: int, tokenizers: Sequence[Tokenizer], sides: list[Ragged], rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Return which pairs are short enough, their ids, and the lengths of their sides."""
-    texts = ([side[row] for row in rows.tolist()] for side in sides)
+    texts = (list(map(side.text, rows.tolist())) for side in sides)
     # Processes that share the work share the cores.
     threads = 1 if parent_process() else os.cpu_count() or 1
     src, tgt = (t.encode_batch(side, threads) for t, side in zip(tokenizers, texts, strict=True))

@@ -6,7 +6,6 @@ harm less than half a sentence in two. One scan with bounded context takes time 
 """
 
 import re
-import unicodedata
 
 # A sentence without outer white space, and the white space after it.
 Part = tuple[str, str]
@@ -76,16 +75,11 @@ def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
     if not space:
         before = text[match.start() - 1 : match.start()]
         return len(marks) == 1 and marks != "…" and _is_cjk(before) and _is_cjk(after)
+    in_lower_case = _next_visible(text, match.end()).islower()
     if "!" in marks or "?" in marks:
-        return not _continues_lowercase(text, match.end(), closers)
-    if _continues_lowercase(text, match.end(), ""):
-        return False
-    return marks != "." or bool(closers) or not _is_abbreviation(text, start, match.start())
-
-
-def _continues_lowercase(text: str, end: int, closers: str) -> bool:
-    """Whether a lower-case letter follows, also after quotes: "Wait!" he said."""
-    return (not closers or closers[-1] in "\"'”’") and _next_visible(text, end).islower()
+        # "Wait!" he said.
+        return not in_lower_case or closers[-1:] not in "\"'”’"
+    return not in_lower_case and (marks != "." or bool(closers) or not _is_abbreviation(text, start, match.start()))
 
 
 def _next_visible(text: str, position: int) -> str:
@@ -95,8 +89,7 @@ def _next_visible(text: str, position: int) -> str:
 
 def _is_abbreviation(text: str, start: int, dot: int) -> bool:
     """Whether the dot at `dot`, before a space and a capital, marks an abbreviation."""
-    match = _LAST_WORD.search(text[max(start, dot - _CONTEXT) : dot])
-    word = match.group() if match else ""
+    word = _LAST_WORD.findall(text[max(start, dot - _CONTEXT) : dot])[0]
     # The number of a list: "1. Open the window".
     if dot - start == len(word) and (word.isdigit() or len(word) == 1):
         return True
@@ -128,12 +121,7 @@ def _shorten(text: str, max_chars: int | None) -> list[Part]:
 
 def _best_end(sentence: str, limit: int) -> int:
     """Return the last split point in the second half of the first `limit` characters."""
-    middle = (limit + 1) // 2
     for pattern, stop in ((_CLAUSE_END, limit), (_SPACE, limit + 1)):
-        if matches := list(pattern.finditer(sentence, middle, stop)):
+        if matches := list(pattern.finditer(sentence, (limit + 1) // 2, stop)):
             return matches[-1].end()
-    end = limit
-    # An accent stays with its letter.
-    while end > middle and unicodedata.combining(sentence[end]):
-        end -= 1
-    return end
+    return limit

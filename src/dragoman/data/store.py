@@ -1,9 +1,11 @@
-"""Memory-mapped rows of unequal length: ids and sentences.
+"""Memory-mapped rows of unequal length: ids, or sentences as UTF-8 bytes.
 
-One flat file holds the values, another n + 1 offsets; row i is `values[offsets[i] : offsets[i + 1]]`. Sentences
-are rows of UTF-8 bytes. A corpus takes disk space, not memory.
+One flat file holds the values, another n + 1 offsets; row i is `values[offsets[i] : offsets[i + 1]]`. A corpus takes
+disk space, not memory.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import numpy as np
 class Ragged:
     """n rows of `dtype` in the files `stem`.values and `stem`.offsets.npy."""
 
-    def __init__(self, stem: Path, dtype: str) -> None:
+    def __init__(self, stem: Path, dtype: str = "uint8") -> None:
         self.stem, self.dtype = stem, dtype
         # Plain arrays over the mapped files, because slicing np.memmap is slow.
         self.offsets = np.asarray(np.load(f"{stem}.offsets.npy", mmap_mode="r"))  # (n + 1,) int64
@@ -24,6 +26,10 @@ class Ragged:
 
     def __getitem__(self, row: int) -> np.ndarray:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    def text(self, row: int) -> str:
+        """Return a row of bytes as a sentence."""
+        return self[row].tobytes().decode()
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return several rows, concatenated in one array, and their lengths."""
@@ -41,34 +47,15 @@ class Ragged:
         return Ragged, (self.stem, self.dtype)
 
 
-class RaggedWriter:
-    """Context manager that appends rows to a new Ragged."""
+@contextmanager
+def ragged_writer(stem: Path) -> Iterator[Callable[[bytes | memoryview, list[int]], None]]:
+    """Yield a function that appends rows: concatenated values, and their lengths."""
+    row_lengths = [np.zeros(1, np.int64)]
+    with open(f"{stem}.values", "wb") as file:
 
-    def __init__(self, stem: Path) -> None:
-        self._stem, self._lengths = stem, [np.zeros(1, np.int64)]
-        self._values = open(f"{stem}.values", "wb")  # noqa: SIM115 (closed in __exit__)
+        def append(values: bytes | memoryview, lengths: list[int]) -> None:
+            file.write(values)
+            row_lengths.append(np.array(lengths, np.int64))
 
-    def append(self, values: bytes | memoryview, lengths: list[int]) -> None:
-        """Append rows of these `lengths`, concatenated in `values`."""
-        self._values.write(values)
-        self._lengths.append(np.array(lengths, np.int64))
-
-    def __enter__(self) -> "RaggedWriter":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._values.close()
-        np.save(f"{self._stem}.offsets.npy", np.cumsum(np.concatenate(self._lengths)))
-
-
-class Texts:
-    """Sentences on disk."""
-
-    def __init__(self, stem: Path) -> None:
-        self._rows = Ragged(stem, "uint8")
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, row: int) -> str:
-        return self._rows[row].tobytes().decode()
+        yield append
+    np.save(f"{stem}.offsets.npy", np.cumsum(np.concatenate(row_lengths)))

@@ -8,7 +8,6 @@ import unicodedata
 from typing import NamedTuple
 
 SPLITS = ("train", "validation", "test")
-ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 # Limit of a sentence. Readers truncate one character above it, and cleaning drops the pair.
 MAX_CHARS = 10_000
 # Tag of a source that a model made (scripts/back_translate.py), as in Caswell et al. 2019. Ordinary text lacks it.

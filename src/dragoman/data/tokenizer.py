@@ -5,9 +5,8 @@
   trained on one script reads the other, in every export.
 - Rare characters are encoded as UTF-8 bytes: no <unk> appears, and every clean sentence survives encode and decode
   unchanged.
-- Special ids are control symbols, which no text can produce: `<s>` in a text stays three characters.
-- The tags of a model for both directions are control symbols too: `<2en>` before a source requests English
-  (Johnson et al. 2017).
+- Special ids are control symbols, which no text can produce: `<s>` in a text stays three characters. So are the tags of
+  a model for both directions: `<2en>` before a source requests English (Johnson et al. 2017).
 - Digits are pieces of their own, so that numbers are copied digit by digit.
 - A space is added before a sentence, so that a word is the same piece at the beginning and in the middle.
   Vocabularies of unspaced languages alone have no such space.
@@ -47,23 +46,18 @@ def check_config(config: TokenizerConfig, languages: Sequence[str] = ()) -> None
 
 
 def suitable_size(sentences: Iterable[str], n_pairs: int, config: TokenizerConfig) -> int:
-    """Return a vocabulary size: characters, and merges by the root of the pairs.
+    """Return a vocabulary size: characters, and 10 * sqrt(pairs) merges up to 5,000.
 
-    10,000 pairs get 1,000 merges, 250,000 and more get 5,000. With more, whole sentences of a small corpus become
-    single pieces, and a new sentence has none of them (Gowda & May 2020).
+    With more, whole sentences of a small corpus become single pieces, which new sentences lack (Gowda & May 2020).
     """
     counts = Counter(chain.from_iterable(sentences))
-    most_frequent_first, limit = sorted(counts.values(), reverse=True), config.character_coverage * counts.total()
-    n_characters = 1 + sum(covered < limit for covered in accumulate(most_frequent_first))
+    limit = config.character_coverage * counts.total()
+    n_characters = 1 + sum(covered < limit for covered in accumulate(n for _, n in counts.most_common()))
     return 260 + n_characters + round(10 * min(n_pairs, 250_000) ** 0.5)
 
 
 class Tokenizer:
-    """A trained sentencepiece model.
-
-    decode(encode(text)) == text for every clean text, each kind, sampled or not, unless the model converts characters.
-    Texts never encode to special ids or tags.
-    """
+    """A trained sentencepiece model."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._model = Path(path), sentencepiece.SentencePieceProcessor()
@@ -75,11 +69,6 @@ class Tokenizer:
         except RuntimeError as error:
             raise UserError(f"{path}: not a sentencepiece model, or damaged") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
-
-    @classmethod
-    def load(cls, path: Path) -> "Tokenizer":
-        """Read a model file."""
-        return cls(path)
 
     @classmethod
     def train(
@@ -127,7 +116,8 @@ class Tokenizer:
                 # give the same vocabulary on every machine.
             )
         except RuntimeError as error:
-            raise UserError(_explain(str(error), config)) from error
+            # After the place in the source code, the message names the settings to change.
+            raise UserError(f"data.tokenizer: {str(error).rpartition('] ')[2]}") from error
         path.write_bytes(model.getvalue())
         return cls(path)
 
@@ -145,8 +135,8 @@ class Tokenizer:
         alpha is the dropout of merges for bpe (Provilkov et al. 2020). For unigram (Kudo 2018) it smooths the
         distribution over tokenisations: smaller is more varied.
         """
-        # sentencepiece seeds a generator per thread at its first use. A batch call starts a new thread each time, a
-        # call for one sentence uses the caller's thread. The empty second text makes it a batch call.
+        # sentencepiece seeds a generator per thread at its first use. A batch call, hence the empty second text, starts
+        # a new thread each time.
         sentencepiece.set_random_generator_seed(seed % 2**32)
         return self._model.encode([text, ""], num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha)[0]
 
@@ -166,7 +156,6 @@ class Tokenizer:
         return [self._model.id_to_piece(int(i)) for i in ids]
 
     def __len__(self) -> int:
-        """Return the size of the vocabulary, special ids included."""
         return self._model.get_piece_size()
 
     def __reduce__(self) -> tuple[object, tuple[Path]]:
@@ -177,14 +166,3 @@ class Tokenizer:
 def _tag_piece(language: str) -> str:
     """Return the piece of a tag; its digit keeps it from being learnt from text."""
     return f"<2{language}>"
-
-
-def _explain(message: str, config: TokenizerConfig) -> str:
-    """Return an error of sentencepiece's trainer as a message about settings."""
-    if "required_chars" not in message:
-        return f"data.tokenizer: sentencepiece failed: {message.strip().splitlines()[-1]}"
-    needed = message.split(" vs ")[-1].split(".")[0]
-    return (
-        f"data.tokenizer.vocab_size={config.vocab_size}: the corpus has more characters. Raise it to "
-        f"{needed} or more, or lower data.tokenizer.character_coverage={config.character_coverage}"
-    )

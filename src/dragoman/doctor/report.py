@@ -11,7 +11,7 @@ import numpy as np
 from rich.text import Text
 
 from dragoman.config import DataConfig
-from dragoman.data.readers import find as find_corpus
+from dragoman.data.corpora import find as find_corpus
 from dragoman.doctor.findings import chinese_scripts, faults, find, suspects
 from dragoman.doctor.survey import survey, texts_of
 from dragoman.errors import UserError
@@ -63,7 +63,7 @@ def examine(config: DataConfig) -> dict[str, Any]:
             for kind, rows in findings
             if kind.option and kind.option not in present
         ],
-        "cleaning": result.report.as_dict(),
+        "cleaning": vars(result.report),
         # To the 99.5th percentile.
         "lengths": [_histogram(side, 0, int(np.quantile(side, 0.995)) // 40 + 1) for side in (src, tgt)],
         "ratios": _histogram(np.log2((tgt + 1) / (src + 1)), -5.125, 0.25),

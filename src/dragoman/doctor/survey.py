@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from dragoman.config import DataConfig
 from dragoman.data.cleaning import Cleaner, Report
-from dragoman.data.readers import Corpus
+from dragoman.data.corpora import Corpus
 from dragoman.data.text import DEFECTS
 from dragoman.languages import is_chinese, primary
 

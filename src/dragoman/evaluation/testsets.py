@@ -12,9 +12,9 @@ from typing import Any
 
 from dragoman.config import CorpusConfig, DataConfig
 from dragoman.data.cleaning import converter
+from dragoman.data.corpora import find
 from dragoman.data.lines import check_aligned, lines
 from dragoman.data.prepare import prepare
-from dragoman.data.readers import find
 from dragoman.data.text import SPLITS, Pair, clean_text
 from dragoman.errors import UserError, check_choice
 from dragoman.languages import Direction

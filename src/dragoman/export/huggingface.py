@@ -68,7 +68,7 @@ def load(folder: Path) -> Bundle:
         return bundles.load(folder)
     if "dragoman" not in config or not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder}: not a model that scripts/export.py wrote. Use such an export, or a bundle")
-    src, tgt = (Tokenizer.load(folder / name) for name in _SPM)
+    src, tgt = (Tokenizer(folder / name) for name in _SPM)
     tokenizers = [src] if src.sha256 == tgt.sha256 else [src, tgt]
     info = bundles.info_from_json(config["dragoman"], tokenizers, folder / CONFIG)
     model = bundles.untrained_model(info)

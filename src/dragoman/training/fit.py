@@ -142,7 +142,7 @@ def adapted(config: Config) -> Config:
             "data.directions"
         )
     models = list(dict.fromkeys(str(each.path) for each in (info.src_tokenizer, info.tgt_tokenizer)))
-    given = [Tokenizer.load(Path(path)).sha256 for path in config.data.tokenizer.models]
+    given = [Tokenizer(Path(path)).sha256 for path in config.data.tokenizer.models]
     if given and (given[0], given[-1]) != (info.src_tokenizer.sha256, info.tgt_tokenizer.sha256):
         raise UserError(
             f"init_from={config.init_from}: its vocabulary is not that of data.tokenizer.models. Leave models out: the "

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.config import CorpusConfig
-from dragoman.data import hub
-from dragoman.data.readers import find
+from dragoman.data.corpora import NotFoundError, find, unreachable
 from dragoman.errors import UserError
 
 PAIR = {"zh": "你", "en": "you"}
@@ -99,11 +98,15 @@ def test_an_unreachable_hub_fails_within_seconds(monkeypatch: pytest.MonkeyPatch
     # Nothing listens at port 9.
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    assert "refused" in str(hub.unreachable("owner/corpus"))
-    with pytest.raises(UserError, match=r"owner/corpus \(en-zh\): the hub http://127.0.0.1:9 cannot be reached"):
-        hub.load("owner/corpus", "en-zh")
+    assert "refused" in str(unreachable("owner/corpus"))
+    with pytest.raises(
+        UserError, match=r"owner/corpus \(en-zh\): the hub http://127.0.0.1:9 cannot be reached.*searched"
+    ):
+        find(CorpusConfig(path="owner/corpus", name="en-zh"), "zh", "en")
 
 
+@pytest.mark.usefixtures("offline")
 def test_hub_names_have_an_owner() -> None:
-    assert hub.is_hub_name("Helsinki-NLP/opus-100")
-    assert not any(map(hub.is_hub_name, ["my.tsv", "a/b/c", "/a/b", "../b"]))
+    for path in ("my.tsv", "a/b/c", "/a/b", "../b"):
+        with pytest.raises(NotFoundError, match=rf"^data\.corpora: no '{path}'"):
+            find(CorpusConfig(path=path), "zh", "en")
