@@ -14,8 +14,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.search.greedy import plain_greedy
 from dragoman.search.search import Hypothesis
 from dragoman.special import BOS, EOS
-from dragoman.translation.engine import choose_device, line_vectors, translate_ids
-from dragoman.translation.export import log_prob
+from dragoman.translation.engine import choose_device, line_vectors, log_prob, translate_ids
 
 LENGTH = 8
 SEARCHES = [SearchConfig(kind="greedy"), SearchConfig(kind="beam", beam_size=3), SearchConfig(kind="sample", n_best=2)]

@@ -137,9 +137,11 @@ def test_vectors_are_weighted_means_of_sentences(translator: Translator) -> None
 
 def test_the_direction_follows_the_script(translator: Translator) -> None:
     for lines, own, other in ((CHINESE[:3], "zh_en", "en_zh"), (ENGLISH, "en_zh", "zh_en")):
-        result, vectors = translator.translate(lines), translator.embed(lines)
+        result, scores, vectors = translator.translate(lines), translator.score(lines, lines), translator.embed(lines)
         assert result == translator.translate(lines, direction=own)
         assert result != translator.translate(lines, direction=other)
+        assert scores == translator.score(lines, lines, direction=own)
+        assert scores != translator.score(lines, lines, direction=other)
         assert torch.equal(vectors, translator.embed(lines, direction=own))
     for line in ("", "123", "？ 7"):
         assert translator.translate([line], GREEDY) == translator.translate([line], GREEDY, direction="zh_en")

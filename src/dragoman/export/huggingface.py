@@ -31,7 +31,7 @@ from dragoman.search.hypothesis import normalised
 from dragoman.search.warp import NEVER
 from dragoman.special import BOS, EOS, PAD, UNK
 from dragoman.translation import export
-from dragoman.translation.engine import translate_ids
+from dragoman.translation.engine import log_prob, translate_ids
 
 FOLDER = "huggingface"
 _SPM = ("source.spm", "target.spm")
@@ -162,6 +162,6 @@ def _is_tie(bundle: Bundle, source: list[int], a: list[int], b: list[int], searc
     """Return whether only a near tie separates two translations."""
     if search.kind == "greedy":
         return export.gap(bundle.model, source, a, b) <= export.NEAR_TIE
-    totals = (export.log_prob(bundle.model, source, ids) for ids in (a, b))
+    totals = (log_prob(bundle.model, source, ids) for ids in (a, b))
     first, second = (normalised(t, len(ids) + 1, search.length_penalty) for t, ids in zip(totals, (a, b), strict=True))
     return abs(first - second) <= export.NEAR_TIE

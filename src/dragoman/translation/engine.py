@@ -1,4 +1,4 @@
-"""Torch engine: ids -> ids and vectors, in batches by length.
+"""Torch engine: ids -> ids, log-probs and vectors, in batches by length.
 
 The precision is the caller's: all computations follow torch.autocast where it is on. Each function puts the model
 into evaluation mode.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.config import SearchConfig
@@ -61,6 +62,14 @@ def translate_ids(
         if progress:
             progress(n_done)
     return results
+
+
+@torch.no_grad()
+def log_prob(model: Transformer, source: Sequence[int], target: Sequence[int]) -> float:
+    """Return log P(target | source) in nats, <EOS> included."""
+    batch = collate([source], [target]).to(model.projection.weight.device)
+    logits = model.eval()(batch.src, batch.tgt_in, None)[0].float()  # (T, V)
+    return -float(F.cross_entropy(logits, batch.tgt_out[0], reduction="sum"))
 
 
 @torch.no_grad()

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from dragoman import bundle as bundles
@@ -127,12 +126,6 @@ def gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> fl
 
 
 @torch.inference_mode()
-def log_prob(model: Transformer, source: list[int], target: list[int]) -> float:
-    """Return log P(target | source) in nats, <EOS> included."""
-    logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *target]]), None)[0]
-    return -float(F.cross_entropy(logits, torch.tensor([*target, EOS]), reduction="sum"))
-
-
 def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) -> None:
     spec = specification(bundle.model, n_positions)
     src, tgt = (each.pieces(range(len(each))) for each in (bundle.src_tokenizer, bundle.tgt_tokenizer))

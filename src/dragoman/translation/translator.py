@@ -117,6 +117,13 @@ class Translator:
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
             progress(n_lines)
 
+    def score(self, src: Sequence[str], tgt: Sequence[str], *, direction: str | None = None) -> list[float]:
+        """Return log P(tgt | src) in nats for pairs of whole lines, <EOS> included."""
+        from dragoman.translation.engine import log_prob
+
+        language = self.direction(direction, "\n".join(src)).tgt
+        return [log_prob(self.model, *self._whole(*pair, language)) for pair in zip(src, tgt, strict=True)]
+
     def attend(self, line: str, translation: str, *, direction: str | None = None) -> "Attended":
         """Return attention weights of `line` and its `translation`, without splitting."""
         from dragoman.explain.attention_map import attended
@@ -206,7 +213,7 @@ def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CT
             return None
         on_gpu = engine == device == "auto" and library().get_cuda_device_count()
         return None if on_gpu else CTranslate2Engine.load(folder, info)
-    except UserError as error:
+    except (UserError, OSError) as error:  # such as a cache folder that cannot be written
         if engine == "ctranslate2":
             raise
         log.warning("note: %s; torch is used", error)
