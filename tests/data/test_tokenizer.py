@@ -49,6 +49,16 @@ def test_every_clean_text_survives_encode_and_decode(trained: dict, text: str, s
             assert tokenizer.decode(tokenizer.sample(text, alpha=0.3, seed=seed)) == text
 
 
+def test_the_folder_leaves_no_trace_in_a_model(tmp_path: Path) -> None:
+    models = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        config, path = TokenizerConfig(vocab_size=400), folder / "joint.model"
+        models.append(Tokenizer.train(SENTENCES, config, path, ["zh", "en"], conversion={"愛": "爱"}))
+    assert models[0].sha256 == models[1].sha256
+    assert models[0].encode("愛") == models[0].encode("爱")
+
+
 def test_decoding_drops_special_ids_and_tags(trained: dict) -> None:
     tokenizer = trained["bpe"]
     ids = [*tokenizer.tag("en"), BOS, *tokenizer.encode("I like the dog."), EOS, PAD, UNK]

@@ -118,6 +118,13 @@ class Tokenizer:
         except RuntimeError as error:
             # After the place in the source code, the message names the settings to change.
             raise UserError(f"data.tokenizer: {str(error).rpartition('] ')[2]}") from error
+        if conversion:
+            from sentencepiece import sentencepiece_model_pb2
+
+            # The model holds the rules. The path of their file would differ from machine to machine.
+            proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+            proto.normalizer_spec.ClearField("normalization_rule_tsv")
+            model = io.BytesIO(proto.SerializeToString())
         path.write_bytes(model.getvalue())
         return cls(path)
 
