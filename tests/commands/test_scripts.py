@@ -52,6 +52,7 @@ def corpus(home: Path) -> None:
         ("evaluate --model runs/golden --direction zh_en", "not a run"),
         ("evaluate --model runs/golden --src zh.txt", "--ref"),
         ("evaluate --model runs/golden --corpus talk.jsonl --src zh.txt --ref en.txt", "not both"),
+        ("evaluate --model runs/golden --challenge --output runs", "no evaluation"),
         ("average --output mean", "nothing to average"),
         ("average --output mean --run runs/golden", "no snapshots"),
         ("average --output mean zh.txt", "no configuration"),

@@ -46,8 +46,6 @@ def test_a_set_in_the_other_script_has_a_name_of_its_own(corpus: CorpusConfig) -
     assert [pair.src for pair in converted.pairs] == ["好久不見。", "我愛你。", "謝謝。"]
     assert converted.name == "corpus-test-hant"
     assert [pair.references for pair in converted.pairs] == [pair.references for pair in test_set.pairs]
-    with pytest.raises(UserError, match="--script hans: changes nothing"):
-        testsets.in_script(test_set, "hans", ZH_EN)
 
 
 @pytest.mark.parametrize(("split", "part"), [("tset", "did you mean 'test'"), ("train", "no split 'train'")])
@@ -71,11 +69,8 @@ def test_unusable_files_are_refused(tmp_path: Path, lines: list[str], part: str)
         testsets.of_files(write(tmp_path / "zh", *lines), references)
 
 
-@pytest.mark.parametrize(("content", "part"), [(None, "is not a run"), ("data: {flat: 1}", "not the config")])
-def test_a_folder_without_a_run_is_refused(tmp_path: Path, content: str | None, part: str) -> None:
-    if content:
-        write(tmp_path / "config.yaml", content)
-    with pytest.raises(UserError, match=part):
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a run"):
         testsets.of_run(tmp_path, "test", ZH_EN)
 
 

@@ -10,8 +10,9 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragoman import files, metrics
 from dragoman.config import SearchConfig
@@ -20,15 +21,13 @@ from dragoman.errors import UserError
 from dragoman.evaluation.testsets import TestSet
 from dragoman.languages import Direction
 from dragoman.metrics import Score
+from dragoman.translation.translator import Translator
 
-if TYPE_CHECKING:
-    from dragoman.translation.translator import Translator
-
-_HYPOTHESES, _SCORES = "hypotheses.txt", "scores.json"
+HYPOTHESES, SCORES = "hypotheses.txt", "scores.json"
 
 
 def evaluate(
-    translator: "Translator",
+    translator: Translator,
     test_set: TestSet,
     folder: Path,
     search: SearchConfig,
@@ -41,8 +40,7 @@ def evaluate(
     `settings` are those of Translator.stream: batch_tokens, progress. Returns the scores of "all" pairs and, where a
     test set has several corpora, those of each. An evaluation in `folder` is replaced; anything else is a UserError.
     """
-    if folder.exists() and not (folder / _SCORES).is_file() and (folder.is_file() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is no evaluation: it is left as it is. Name another --output")
+    check_replaceable(folder, SCORES)
     sources, references = [pair.src for pair in test_set.pairs], [pair.references for pair in test_set.pairs]
     begin = time.monotonic()
     results = translator.stream(sources, search, direction=str(direction), scored=False, **settings)
@@ -51,15 +49,14 @@ def evaluate(
     corpora = list(dict.fromkeys(pair.corpus for pair in test_set.pairs))
     scores = {}
     for part in ["all", *(corpora if len(corpora) > 1 else [])]:
-        numbers = [n for n, pair in enumerate(test_set.pairs) if part in ("all", pair.corpus)]
-        scores[part] = metrics.evaluate(
-            hypotheses=[hypotheses[n] for n in numbers], references=[references[n] for n in numbers], tgt=direction.tgt
-        )
+        selected = [part in ("all", pair.corpus) for pair in test_set.pairs]
+        texts, answers = list(compress(hypotheses, selected)), list(compress(references, selected))
+        scores[part] = metrics.evaluate(hypotheses=texts, references=answers, tgt=direction.tgt)
     streams = {f"reference.{k}.txt": texts for k, texts in enumerate(metrics.reference_streams(references))}
     record = {
         "scores": {name: dataclasses.asdict(score) for name, score in scores["all"].items()},
         "parts": {part: {name: score.score for name, score in of.items()} for part, of in scores.items()},
-        "check": shlex.join(["sacrebleu", *streams, "-i", _HYPOTHESES, *_options(scores["all"])]),
+        "check": shlex.join(["sacrebleu", *streams, "-i", HYPOTHESES, *_options(scores["all"])]),
         "test_set": test_set.name,
         "sentences": len(hypotheses),
         "model": translator.bundle.meta.get("name"),
@@ -70,12 +67,18 @@ def evaluate(
     }
 
     def fill(new: Path) -> None:
-        for name, texts in {_HYPOTHESES: hypotheses, "source.txt": sources, **streams}.items():
+        for name, texts in {HYPOTHESES: hypotheses, "source.txt": sources, **streams}.items():
             (new / name).write_bytes("".join(text + "\n" for text in texts).encode())
-        (new / _SCORES).write_text(json.dumps(record, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        (new / SCORES).write_text(json.dumps(record, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
     files.replace_folder(folder, fill)
     return scores
+
+
+def check_replaceable(folder: Path, file: str) -> None:
+    """Raise UserError for a folder that is no evaluation, which has `file`."""
+    if folder.exists() and not (folder / file).is_file() and (folder.is_file() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is no evaluation: it is left as it is. Name another --output")
 
 
 def _options(scores: dict[str, Score]) -> Sequence[str]:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from dragoman.config import CorpusConfig, DataConfig
 from dragoman.data.cleaning import converter
 from dragoman.data.lines import check_aligned, lines
 from dragoman.data.prepare import prepare
 from dragoman.data.readers import find
-from dragoman.data.text import SPLITS, Pair, clean_text
+from dragoman.data.text import Pair, clean_text
 from dragoman.errors import UserError, check_choice
 from dragoman.languages import Direction
 
@@ -36,14 +38,7 @@ def of_run(run: Path, split: str, direction: Direction) -> TestSet:
     saved = run / "config.yaml"
     if not saved.is_file():
         raise UserError(f"{run} is not a run (no config.yaml). Name a test set: --corpus, or --src and --ref")
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        settings = OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.load(saved).data)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{saved}: not the configuration of a run ({error})") from None
-    config: Any = OmegaConf.to_object(settings)
+    config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.load(saved).data))
     with redirect_stdout(sys.stderr):  # messages about the data are not results
         pairs = prepare(config, run).pairs(split)
     if direction == (config.tgt, config.src):
@@ -53,7 +48,6 @@ def of_run(run: Path, split: str, direction: Direction) -> TestSet:
 
 def of_corpus(config: CorpusConfig, split: str, direction: Direction, root: str | None) -> TestSet:
     """A split of a corpus: a file, a folder, or a hub dataset."""
-    check_choice("--split", split, SPLITS)
     splits = find(replace(config, split=split), direction.src, direction.tgt, root).open()
     if split not in splits:
         raise UserError(f"{config.label}: no split '{split}' (found {', '.join(splits)})")
@@ -84,8 +78,6 @@ def in_script(test_set: TestSet, script: str, direction: Direction) -> TestSet:
     pairs = [
         Pair(src(pair.src), tgt(pair.tgt), tuple(map(tgt, pair.references)), pair.corpus) for pair in test_set.pairs
     ]
-    if pairs == test_set.pairs:
-        raise UserError(f"--script {script}: changes nothing in {test_set.name} ({direction}). Leave it out")
     return TestSet(name=f"{test_set.name}-{script}", pairs=pairs)
 
 

@@ -7,23 +7,17 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragoman.config import SearchConfig
 from dragoman.data.text import Pair
 from dragoman.languages import Direction
+from dragoman.translation.translator import Translator
 from dragoman.translation.warning import KINDS, kind_of
-
-if TYPE_CHECKING:
-    from dragoman.translation.translator import Translator
 
 # Characters of CJK Extension A, which hardly any corpus has.
 _UNSEEN = "".join(map(chr, range(0x3400, 0x4DC0)))
-
-# Good sources, and sources damaged in four ways.
-N_INPUTS = 5
-
-Rates = dict[str, dict[str, float]]
+N_INPUTS = 5  # good sources, and sources damaged in four ways
 
 
 def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:
@@ -41,26 +35,26 @@ def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:
 
 
 def warning_rates(
-    translator: "Translator", pairs: Sequence[Pair], search: SearchConfig, *, direction: Direction, **settings: Any
-) -> Rates:
+    translator: Translator, pairs: Sequence[Pair], search: SearchConfig, *, direction: Direction, **settings: Any
+) -> dict[str, dict[str, float]]:
     """Return the percentage of lines with any warning, and with each kind, by input.
 
     `settings` are those of Translator.stream.
     """
-    rates: Rates = {}
-    texts = inputs(pairs)
+    rates, texts = {}, inputs(pairs)
     results = translator.stream(chain(*texts.values()), search, direction=str(direction), scored=False, **settings)
     for name in texts:
-        lines = [{"any", *map(kind_of, result.warnings)} for result in islice(results, len(pairs)) if result.warnings]
-        counts = Counter(chain(*lines))
-        rates[name] = {kind: round(100 * counts[kind] / len(pairs), 1) for kind in ("any", *KINDS)}
+        counts = Counter[str]()
+        for result in islice(results, len(pairs)):
+            counts.update({"any", *map(kind_of, result.warnings)} if result.warnings else ())
+        rates[name] = {kind: 100 * counts[kind] / len(pairs) for kind in ("any", *KINDS)}
     return rates
 
 
-def as_markdown(rates: Rates, n: int) -> str:
+def as_markdown(rates: dict[str, dict[str, float]], n: int) -> str:
     """Return the rates as a table for the model card."""
     kinds = list(rates["good"])
-    rows = [["input", *kinds], ["---", *("---:" for _ in kinds)]]
-    rows += [[name, *(f"{row[kind]:.1f}" for kind in kinds)] for name, row in rates.items()]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    lines = [f"| {' | '.join(['input', *kinds])} |", "| --- |" + " ---: |" * len(kinds)]
+    lines += [f"| {' | '.join([name, *(f'{row[kind]:.1f}' for kind in kinds)])} |" for name, row in rates.items()]
+    table = "\n".join(lines)
     return f"Percentage of lines with a warning, for {n:,} sentences as they are, and damaged:\n\n{table}"
