@@ -22,8 +22,7 @@ from dragoman.config import CorpusConfig
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
 from dragoman.evaluation.challenge import read_items, results
-from dragoman.evaluation.scores import check_replaceable, evaluate
-from dragoman.evaluation.warning_rates import N_INPUTS, as_markdown, warning_rates
+from dragoman.evaluation.scores import N_INPUTS, as_markdown, check_replaceable, evaluate, warning_rates
 from dragoman.files import replace_folder, shipped
 from dragoman.languages import Direction
 from dragoman.translation.translator import Translator

@@ -17,7 +17,7 @@ from dragoman.errors import UserError
 from dragoman.evaluation.scores import HYPOTHESES, SCORES
 from dragoman.evaluation.testsets import of_files
 from dragoman.languages import is_unspaced
-from dragoman.metrics import LOWER_IS_BETTER, METRICS, evaluate, reference_streams
+from dragoman.metrics import LOWER_IS_BETTER, METRICS, reference_streams
 
 N_SAMPLES = {"bs": 1000, "ar": 2000}  # of bootstrap and of randomization
 SIGNIFICANT = 0.05
@@ -113,9 +113,9 @@ def _by_group(systems: Mapping[str, Outputs], groups: dict[str, list[int]]) -> d
     for group, rows in groups.items():
         table[group] = {"sentences": float(len(rows))}
         for name, system in systems.items():
-            texts, references = [system.hypotheses[i] for i in rows], [system.pairs[i].references for i in rows]
-            scores = evaluate(hypotheses=texts, references=references, tgt=system.tgt, metrics=["chrf"])
-            table[group][name] = scores["chrf"].score
+            streams = reference_streams([system.pairs[i].references for i in rows])
+            chrf = METRICS["chrf"](system.tgt).corpus_score([system.hypotheses[i] for i in rows], streams)
+            table[group][name] = chrf.score
     return table
 
 
