@@ -12,8 +12,7 @@ import numpy as np
 import yaml
 
 from dragoman.config import Config
-from dragoman.data.tokenizer import Tokenizer
-from dragoman.errors import UserError, check_choice
+from dragoman.errors import UserError
 from dragoman.evaluation.comparison import of_evaluation
 from dragoman.evaluation.scores import SCORES
 from dragoman.explain.cost import Cost, table
@@ -58,7 +57,6 @@ def _json(path: Path) -> Any:
 
 def page(run: Path, language: str = "en") -> bytes:
     """Return the report as HTML in UTF-8, in English (en) or Chinese (zh)."""
-    check_choice("--language", language, ("en", "zh"))
     record, translator = read(run), Translator.load(run, "cpu", engine="torch")
     info, rows = translator.bundle, record["rows"]
     for row in rows:
@@ -78,12 +76,12 @@ def page(run: Path, language: str = "en") -> bytes:
         "cost": table(Cost(config=info.model_config, **sizes), [(1, 20, 20, 20)]),
         "settings": flatten(record["config"]),
         "defaults": flatten(settings(Config())),
-        "advice": advice(record, info.src_tokenizer, [row["source"] for row in rows]),
+        "advice": advice(record),
     }
     return render(Path(__file__).with_name("report.html"), **content)
 
 
-def advice(record: dict[str, Any], tokenizer: Tokenizer, sources: Sequence[str]) -> dict[str, Any]:
+def advice(record: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of each advice, or a false value where it does not apply."""
     history, monitor = record["metrics"]["validations"], record["config"]["training"]["monitor"]
     n_read, n_kept = (record["cleaning"][key]["train"] for key in ("read", "kept"))
@@ -91,14 +89,11 @@ def advice(record: dict[str, Any], tokenizer: Tokenizer, sources: Sequence[str])
     early = [history[0], *(each for each in history if each["step"] <= 0.8 * last["step"])][-1]
     gain = (last[monitor] - early[monitor]) * (-1 if monitor.split("_")[0] in {"loss", *LOWER_IS_BETTER} else 1)
     parts = sorted((value, name) for name, value in last.items() if name.startswith("bleu_"))
-    pieces = [piece for ids in tokenizer.encode_batch(sources) for piece in tokenizer.pieces(ids)]
-    in_bytes = sum(piece.startswith("<0x") for piece in pieces) / max(1, len(pieces))
     return {
         "longer": gain > 0.02 * abs(last[monitor]) and [each[monitor] for each in (early, last)],
         "overfit": last["loss"] > 1.02 * lowest["loss"] and lowest["step"],
         "few": n_kept < 100_000 and n_kept,
         "dropped": n_kept < 0.9 * n_read and 1 - n_kept / n_read,
-        "in_bytes": in_bytes > 0.005 and in_bytes,
         "unequal": parts and parts[-1][0] - parts[0][0] > 30 and [parts[0], parts[-1]],
     }
 
