@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dragoman.config import DataConfig
-from dragoman.data.cleaning import first_occurrences
+from dragoman.data.cleaning import first_occurrences, leaks, pair_hashes
 from dragoman.data.text import MAX_CHARS
 from dragoman.doctor.alignment import drift
 from dragoman.doctor.survey import BIT, DIGITS, Survey
@@ -76,15 +76,13 @@ def chinese_scripts(survey: Survey) -> dict[str, int]:
 
 def _repetitions(survey: Survey) -> Masks:
     """Return duplicates and leaks in train, comparing only letters and digits."""
-    src, tgt = survey.table["src"]["folded"], survey.table["tgt"]["folded"]
-    pairs = (src ^ (src >> 29)) * 0x9E3779B97F4A7C1 + tgt
+    sentences = np.stack([survey.table[side]["folded"] for side in ("src", "tgt")]).view(np.uint64)
     held_out = survey.table["held_out"]
-    train = ~held_out & (src != 0) & (tgt != 0)
+    train = ~held_out & sentences.all(axis=0)
     duplicate = train.copy()
-    duplicate[train] = ~first_occurrences(pairs[train])
-    leak = train & np.isin(pairs, pairs[held_out])
-    shared = np.isin(src, src[held_out]) | np.isin(tgt, tgt[held_out])
-    return {"duplicate": duplicate, "leak of a pair": leak, "leak of a sentence": train & shared & ~leak}
+    duplicate[train] = ~first_occurrences(pair_hashes(sentences[:, train]))
+    leak, shared = (train & leaks(sentences, sentences[:, held_out], sentence=each) for each in (False, True))
+    return {"duplicate": duplicate, "leak of a pair": leak, "leak of a sentence": shared & ~leak}
 
 
 def find(survey: Survey, masks: Masks, config: DataConfig) -> list[tuple[Kind, np.ndarray]]:
