@@ -51,12 +51,12 @@ def system(path: Path, args: argparse.Namespace) -> Outputs:
         return of_evaluation(path)
     if args.src and path.is_file():
         check_aligned(Path(args.src), path)
-        test_set = of_files(Path(args.src), list(map(Path, args.ref)))
-        return Outputs(path.name, args.tgt, test_set.pairs, list(map(clean_text, lines(path))))
+        pairs = of_files(Path(args.src), list(map(Path, args.ref)))
+        return Outputs(path.name, args.tgt, pairs, list(map(clean_text, lines(path))))
     translator = Translator.load(path)
-    test_set, direction = test_set_of(args, translator, path)
-    results = translator.stream([pair.src for pair in test_set.pairs], direction=str(direction), scored=False)
-    return Outputs(str(path), direction.tgt, test_set.pairs, [clean_text(result.text) for result in results])
+    _, pairs, direction = test_set_of(args, translator, path)
+    results = translator.stream([pair.src for pair in pairs], direction=str(direction), scored=False)
+    return Outputs(str(path), direction.tgt, pairs, [clean_text(result.text) for result in results])
 
 
 def show(result: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from dragoman.bundle import add_to_card, locate
 from dragoman.bundle import shipped as shipped_bundles
 from dragoman.commands import cli
 from dragoman.config import CorpusConfig
+from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
 from dragoman.evaluation.challenge import read_items, results
@@ -73,23 +74,22 @@ def main(argv: list[str]) -> None:
     if args.challenge is not None:
         challenge(args, translator, run / "evaluation")
         return
-    test_set, direction = test_set_of(args, translator, run)
+    name, pairs, direction = test_set_of(args, translator, run)
     if args.script:
-        test_set = testsets.in_script(test_set, args.script, direction)
-    name = test_set.name + (f"-{direction}" if len(translator.bundle.directions) > 1 else "")
-    output = Path(args.output) if args.output else run / "evaluation" / name
+        name, pairs = f"{name}-{args.script}", testsets.in_script(pairs, args.script, direction)
+    suffix = f"-{direction}" if len(translator.bundle.directions) > 1 else ""
+    output = Path(args.output) if args.output else run / "evaluation" / f"{name}{suffix}"
     search = cli.search_config(args, translator.bundle.search)
     if args.warnings:
-        n = len(test_set.pairs)
-        with cli.progress_bar(N_INPUTS * n) as progress:
+        with cli.progress_bar(N_INPUTS * len(pairs)) as progress:
             settings = {"direction": direction, "batch_tokens": args.batch, "progress": progress}
-            text = as_markdown(warning_rates(translator, test_set.pairs, search, **settings), n)
-        add_to_card(folder, f"Warnings, {direction}, {test_set.name}", text)
+            text = as_markdown(warning_rates(translator, pairs, search, **settings), len(pairs))
+        add_to_card(folder, f"Warnings, {direction}, {name}", text)
         print(f"{text}\n\nThe table is in the model card: {folder / 'README.md'}")
         return
-    with cli.progress_bar(len(test_set.pairs)) as progress:
-        settings = {"direction": direction, "batch_tokens": args.batch, "progress": progress}
-        scores = evaluate(translator, test_set, output, search, **settings)
+    with cli.progress_bar(len(pairs)) as progress:
+        settings = {"name": name, "direction": direction, "batch_tokens": args.batch, "progress": progress}
+        scores = evaluate(translator, pairs, output, search, **settings)
     for part, metrics in scores.items():
         if len(scores) > 1:
             print(f"{part}:")
@@ -120,21 +120,22 @@ def challenge(args: argparse.Namespace, translator: Translator, folder: Path) ->
     print(f"translations: {output}")
 
 
-def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> tuple[testsets.TestSet, Direction]:
-    """Return the test set that the options name, and the direction in which to translate it."""
+def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> tuple[str, list[Pair], Direction]:
+    """Return the test set that the options name: its name, its pairs, and the direction in which to translate it."""
     directions = translator.bundle.directions
     if args.src:
-        test_set = testsets.of_files(Path(args.src), list(map(Path, args.ref)))
-        sample = "\n".join(pair.src for pair in test_set.pairs[:1000])
-        return test_set, translator.direction(args.direction, sample)
+        pairs = testsets.of_files(Path(args.src), list(map(Path, args.ref)))
+        sample = "\n".join(pair.src for pair in pairs[:1000])
+        return Path(args.src).name.split(".")[0], pairs, translator.direction(args.direction, sample)
     if len(directions) > 1 and not args.direction:
         both = " and ".join(map(str, directions))
         raise UserError(f"{run} translates {both}: choose one with --direction")
     direction = translator.direction(args.direction, "")
     if not args.corpus:
-        return testsets.of_run(run, args.split, direction), direction
+        return args.split, testsets.of_run(run, args.split, direction), direction
     corpus = CorpusConfig(path=args.corpus, name=args.name)
-    return testsets.of_corpus(corpus, args.split, direction, args.root), direction
+    pairs = testsets.of_corpus(corpus, args.split, direction, args.root)
+    return f"{corpus.part}-{args.split}", pairs, direction
 
 
 if __name__ == "__main__":

@@ -47,9 +47,9 @@ def of_evaluation(folder: Path) -> Outputs:
         names = ", ".join(str(file.parent) for file in files) or "none"
         raise UserError(f"{folder}: not one evaluation (found {names}). Name one folder of scripts/evaluate.py")
     folder, record = files[0].parent, json.loads(files[0].read_text(encoding="utf-8"))
-    test_set = of_files(folder / "source.txt", sorted(folder.glob("reference.*.txt")))
+    pairs = of_files(folder / "source.txt", sorted(folder.glob("reference.*.txt")))
     tgt = record["direction"].partition("_")[2]
-    return Outputs(str(record["model"] or folder), tgt, test_set.pairs, list(lines(folder / HYPOTHESES)))
+    return Outputs(str(record["model"] or folder), tgt, pairs, list(lines(folder / HYPOTHESES)))
 
 
 def compare(systems: Sequence[Outputs]) -> dict[str, Any]:

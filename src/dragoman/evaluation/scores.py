@@ -21,7 +21,6 @@ from dragoman import files, metrics
 from dragoman.config import SearchConfig
 from dragoman.data.text import Pair, clean_text
 from dragoman.errors import UserError
-from dragoman.evaluation.testsets import TestSet
 from dragoman.languages import Direction
 from dragoman.metrics import Score
 from dragoman.translation.translator import Translator
@@ -35,28 +34,29 @@ _UNSEEN = "".join(map(chr, range(0x3400, 0x4DC0)))
 
 def evaluate(
     translator: Translator,
-    test_set: TestSet,
+    pairs: Sequence[Pair],
     folder: Path,
     search: SearchConfig,
     *,
+    name: str,
     direction: Direction,
     **settings: Any,
 ) -> dict[str, dict[str, Score]]:
-    """Translate and score a test set in one direction; save all in `folder`.
+    """Translate and score the test set `name` in one direction; save all in `folder`.
 
     `settings` are those of Translator.stream: batch_tokens, progress. Returns the scores of "all" pairs and, where a
     test set has several corpora, those of each. An evaluation in `folder` is replaced; anything else is a UserError.
     """
     check_replaceable(folder, SCORES)
-    sources, references = [pair.src for pair in test_set.pairs], [pair.references for pair in test_set.pairs]
+    sources, references = [pair.src for pair in pairs], [pair.references for pair in pairs]
     begin = time.monotonic()
     results = translator.stream(sources, search, direction=str(direction), scored=False, **settings)
     hypotheses = [clean_text(result.text) for result in results]
     seconds = round(time.monotonic() - begin, 2)
-    corpora = list(dict.fromkeys(pair.corpus for pair in test_set.pairs))
+    corpora = list(dict.fromkeys(pair.corpus for pair in pairs))
     scores = {}
     for part in ["all", *(corpora if len(corpora) > 1 else [])]:
-        selected = [part in ("all", pair.corpus) for pair in test_set.pairs]
+        selected = [part in ("all", pair.corpus) for pair in pairs]
         texts, answers = list(compress(hypotheses, selected)), list(compress(references, selected))
         scores[part] = metrics.evaluate(hypotheses=texts, references=answers, tgt=direction.tgt)
     streams = {f"reference.{k}.txt": texts for k, texts in enumerate(metrics.reference_streams(references))}
@@ -64,7 +64,7 @@ def evaluate(
         "scores": {name: dataclasses.asdict(score) for name, score in scores["all"].items()},
         "parts": {part: {name: score.score for name, score in of.items()} for part, of in scores.items()},
         "check": shlex.join(["sacrebleu", *streams, "-i", HYPOTHESES, *_options(scores["all"])]),
-        "test_set": test_set.name,
+        "test_set": name,
         "sentences": len(hypotheses),
         "model": translator.bundle.meta.get("name"),
         "engine": translator.engine,

@@ -1,12 +1,12 @@
 """Test sets: a split of a training run, a split of a corpus, or plain files.
 
-Every text is cleaned, so that it is one line of a file.
+Pairs have all their references, the target first. Every text is cleaned, so that it is one line of a file.
 """
 
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,7 @@ from dragoman.errors import UserError, check_choice
 from dragoman.languages import Direction
 
 
-@dataclass(frozen=True, kw_only=True)
-class TestSet:
-    """Pairs with all their references; `name` names the folder of the results."""
-
-    __test__ = False  # pytest: not a test, in spite of its name
-
-    name: str
-    pairs: list[Pair]
-
-
-def of_run(run: Path, split: str, direction: Direction) -> TestSet:
+def of_run(run: Path, split: str, direction: Direction) -> list[Pair]:
     """The pairs that a training run held out, by its own configuration."""
     check_choice("--split", split, ("validation", "test"))
     saved = run / "config.yaml"
@@ -43,10 +33,10 @@ def of_run(run: Path, split: str, direction: Direction) -> TestSet:
         pairs = prepare(config, run).pairs(split)
     if direction == (config.tgt, config.src):
         pairs = [pair.swapped() for pair in pairs]
-    return _test_set(split, pairs, f"the {split} split of {run}")
+    return _cleaned(pairs, f"the {split} split of {run}")
 
 
-def of_corpus(config: CorpusConfig, split: str, direction: Direction, root: str | None) -> TestSet:
+def of_corpus(config: CorpusConfig, split: str, direction: Direction, root: str | None) -> list[Pair]:
     """A split of a corpus: a file, a folder, or a hub dataset."""
     splits = find(replace(config, split=split), direction.src, direction.tgt, root).open()
     if split not in splits:
@@ -57,10 +47,10 @@ def of_corpus(config: CorpusConfig, split: str, direction: Direction, root: str 
         for src, tgt, references in zip(*columns, strict=True):
             # References that do not hold the target belong to the other direction.
             pairs.append(Pair(src, tgt, tuple(references) if tgt in references else ()))
-    return _test_set(f"{config.part}-{split}", pairs, config.label)
+    return _cleaned(pairs, config.label)
 
 
-def of_files(src: Path, references: Sequence[Path]) -> TestSet:
+def of_files(src: Path, references: Sequence[Path]) -> list[Pair]:
     """Aligned plain files: sources and references.
 
     After the first file, a blank line is no reference.
@@ -69,23 +59,20 @@ def of_files(src: Path, references: Sequence[Path]) -> TestSet:
         check_aligned(src, reference)
     columns = zip(*map(lines, (src, *references)), strict=True)
     pairs = [Pair(text, first, (first, *filter(str.strip, others))) for text, first, *others in columns]
-    return _test_set(src.name.split(".")[0], pairs, str(src))
+    return _cleaned(pairs, str(src))
 
 
-def in_script(test_set: TestSet, script: str, direction: Direction) -> TestSet:
-    """Convert the Chinese of a test set to hans or hant; the name ends in the script."""
+def in_script(pairs: Sequence[Pair], script: str, direction: Direction) -> list[Pair]:
+    """Convert the Chinese of a test set to hans or hant."""
     src, tgt = (converter(script, language) for language in direction)
-    pairs = [
-        Pair(src(pair.src), tgt(pair.tgt), tuple(map(tgt, pair.references)), pair.corpus) for pair in test_set.pairs
-    ]
-    return TestSet(name=f"{test_set.name}-{script}", pairs=pairs)
+    return [Pair(src(pair.src), tgt(pair.tgt), tuple(map(tgt, pair.references)), pair.corpus) for pair in pairs]
 
 
-def _test_set(name: str, pairs: Sequence[Pair], where: str) -> TestSet:
+def _cleaned(pairs: Sequence[Pair], where: str) -> list[Pair]:
     if not pairs:
         raise UserError(f"{where} is empty: there is nothing to evaluate")
     cleaned = []
     for src, tgt, references, corpus in pairs:
         texts = dict.fromkeys((tgt, *references))
         cleaned.append(Pair(clean_text(src), clean_text(tgt), tuple(map(clean_text, texts)), corpus))
-    return TestSet(name=name, pairs=cleaned)
+    return cleaned
