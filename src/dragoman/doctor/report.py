@@ -34,7 +34,6 @@ def examine(config: DataConfig) -> dict[str, Any]:
     findings, worst = find(result, masks, config), suspects(result, masks)
     texts = texts_of(corpora, {row for _, rows in findings for row in rows[:N_EXAMPLES].tolist()}.union(worst))
     src, tgt = result.table["src"]["length"], result.table["tgt"]["length"]
-    present = {f"data.leak={config.leak}", f"data.script={config.script}"}
     has_chinese = is_chinese(config.src) or is_chinese(config.tgt)
 
     def example(row: int) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def examine(config: DataConfig) -> dict[str, Any]:
         "settings": [
             {"option": kind.option, "reason": f"{kind.name}: {len(rows):,} pairs"}
             for kind, rows in findings
-            if kind.option and kind.option not in present
+            if kind.option
         ],
         "cleaning": result.report.as_dict(),
         # To the 99.5th percentile.
