@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dragoman.data.lines import lines
 from dragoman.data.text import Pair
 from dragoman.errors import UserError
@@ -95,10 +97,11 @@ def _significance(systems: Mapping[str, Outputs]) -> tuple[list[str], dict[str, 
 
 def _groups(system: Outputs) -> dict[str, dict[str, list[int]]]:
     """Sentences by length of the source and by the reference's rarest word."""
-    sizes = [len(pair.src) for pair in system.pairs]
-    ordered = sorted(range(len(sizes)), key=sizes.__getitem__)
-    quarters = [ordered[len(ordered) * n // 4 : len(ordered) * (n + 1) // 4] for n in range(4)]
-    by_length = {f"{sizes[q[0]]} to {sizes[q[-1]]} characters": q for q in quarters if q}
+    sizes, by_length = np.array([len(pair.src) for pair in system.pairs]), dict[str, list[int]]()
+    quarter = np.searchsorted(np.quantile(sizes, (0.25, 0.5, 0.75)), sizes)
+    for n in np.unique(quarter):
+        rows = np.flatnonzero(quarter == n)
+        by_length[f"{sizes[rows].min()} to {sizes[rows].max()} characters"] = rows.tolist()
     words = [re.findall(r"\w" if is_unspaced(system.tgt) else r"\w+", pair.tgt.lower()) for pair in system.pairs]
     counts = Counter(word for each in words for word in set(each))
     rarest = [min((counts[word] for word in each), default=0) for each in words]
