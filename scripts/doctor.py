@@ -9,12 +9,13 @@ examined together, as training would read them.
 import json
 import sys
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
 from dragoman.commands import cli
 from dragoman.config import CorpusConfig, DataConfig
-from dragoman.doctor.report import examine, page, report_paths, summary
+from dragoman.doctor.report import examine, page, summary
 from dragoman.errors import UserError
 
 
@@ -44,7 +45,8 @@ def main(argv: list[str]) -> None:
     if args.src_path or args.tgt_path:
         corpora.append(CorpusConfig(src_path=args.src_path, tgt_path=args.tgt_path))
     config = DataConfig(src=args.src, tgt=args.tgt, root=args.root, corpora=corpora)
-    html, plain = map(str, report_paths(args.output, config))
+    name = args.output or f"doctor_{'_'.join(corpus.part for corpus in corpora)}.html"
+    html, plain = (str(Path(name).with_suffix(suffix)) for suffix in (".html", ".json"))
     # Opened before the work: a file that cannot be written is reported at once.
     new_file = partial(cli.new_file, overwrite=args.overwrite)
     with new_file(html) as web, new_file(plain) as data:

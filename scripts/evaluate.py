@@ -19,25 +19,21 @@ from dragoman.bundle import add_to_card, locate
 from dragoman.bundle import shipped as shipped_bundles
 from dragoman.commands import cli
 from dragoman.config import CorpusConfig
+from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
 from dragoman.evaluation.challenge import read_items, results
-from dragoman.evaluation.scores import evaluate
-from dragoman.evaluation.warning_rates import N_INPUTS, as_markdown, warning_rates
+from dragoman.evaluation.scores import N_INPUTS, as_markdown, check_replaceable, evaluate, warning_rates
 from dragoman.files import replace_folder, shipped
 from dragoman.languages import Direction
 from dragoman.translation.translator import Translator
+
+CHALLENGE = "challenge.json"
 
 
 def parser() -> cli.Parser:
     parser = cli.Parser(__doc__)
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
-    parser.add_argument("--corpus", metavar="PATH", help="a file, a folder, or a dataset on the hub")
-    parser.add_argument("--name", help="configuration of a hub dataset, e.g. en-zh")
-    parser.add_argument("--split", default="test", help="train, validation or test (test)")
-    parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
-    parser.add_argument("--src", metavar="FILE", help="plain lines to translate")
-    parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
     parser.add_argument("--script", choices=("hans", "hant"), help="convert Chinese to Simplified or Traditional")
     parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET beside the bundle")
     parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="a challenge set (the shipped one)")
@@ -46,13 +42,25 @@ def parser() -> cli.Parser:
     return parser
 
 
-@cli.command
-def main(argv: list[str]) -> None:
-    args = parser().parse(argv)
+def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
+    """Return the arguments, after adding the options that name a test set."""
+    parser.add_argument("--corpus", metavar="PATH", help="a file, a folder, or a dataset on the hub")
+    parser.add_argument("--name", help="configuration of a hub dataset, e.g. en-zh")
+    parser.add_argument("--split", default="test", help="train, validation or test (test)")
+    parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
+    parser.add_argument("--src", metavar="FILE", help="plain lines to translate")
+    parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
+    args = parser.parse(argv)
     if bool(args.src) != bool(args.ref):
         raise UserError("--src and --ref go together: lines to translate, and their references")
     if args.src and args.corpus:
         raise UserError("give either --corpus or --src and --ref, not both")
+    return args
+
+
+@cli.command
+def main(argv: list[str]) -> None:
+    args = parse(parser(), argv)
     if args.n_best not in (None, 1):
         raise UserError("--n-best: only the best translation of each line is scored")
     cli.check_at_least_one(args, "batch")
@@ -65,23 +73,22 @@ def main(argv: list[str]) -> None:
     if args.challenge is not None:
         challenge(args, translator, run / "evaluation")
         return
-    test_set, direction = test_set_of(args, translator, run)
+    name, pairs, direction = test_set_of(args, translator, run)
     if args.script:
-        test_set = testsets.in_script(test_set, args.script, direction)
-    name = test_set.name + (f"-{direction}" if len(translator.bundle.directions) > 1 else "")
-    output = Path(args.output) if args.output else run / "evaluation" / name
+        name, pairs = f"{name}-{args.script}", testsets.in_script(pairs, args.script, direction)
+    suffix = f"-{direction}" if len(translator.bundle.directions) > 1 else ""
+    output = Path(args.output) if args.output else run / "evaluation" / f"{name}{suffix}"
     search = cli.search_config(args, translator.bundle.search)
     if args.warnings:
-        n = len(test_set.pairs)
-        with cli.progress_bar(N_INPUTS * n) as progress:
+        with cli.progress_bar(N_INPUTS * len(pairs)) as progress:
             settings = {"direction": direction, "batch_tokens": args.batch, "progress": progress}
-            text = as_markdown(warning_rates(translator, test_set.pairs, search, **settings), n)
-        add_to_card(folder, f"Warnings, {direction}, {test_set.name}", text)
+            text = as_markdown(warning_rates(translator, pairs, search, **settings), len(pairs))
+        add_to_card(folder, f"Warnings, {direction}, {name}", text)
         print(f"{text}\n\nThe table is in the model card: {folder / 'README.md'}")
         return
-    with cli.progress_bar(len(test_set.pairs)) as progress:
-        settings = {"direction": direction, "batch_tokens": args.batch, "progress": progress}
-        scores = evaluate(translator, test_set, output, search, **settings)
+    with cli.progress_bar(len(pairs)) as progress:
+        settings = {"name": name, "direction": direction, "batch_tokens": args.batch, "progress": progress}
+        scores = evaluate(translator, pairs, output, search, **settings)
     for part, metrics in scores.items():
         if len(scores) > 1:
             print(f"{part}:")
@@ -95,6 +102,8 @@ def challenge(args: argparse.Namespace, translator: Translator, folder: Path) ->
     direction = args.direction or str(translator.bundle.directions[0])
     path = Path(args.challenge) if args.challenge else shipped(f"data/challenge/{direction}.tsv")
     items = read_items(path)
+    output = Path(args.output) if args.output else folder / f"challenge-{direction}"
+    check_replaceable(output, CHALLENGE)
     search = cli.search_config(args, translator.bundle.search)
     sources = [item.source for item in items]
     translations = [result.text for result in translator.translate(sources, search, direction=direction)]
@@ -103,29 +112,29 @@ def challenge(args: argparse.Namespace, translator: Translator, folder: Path) ->
     for name, (right, every) in passed.items():
         table.add_row(name, str(right), str(every), f"{right / every:.0%}", end_section=name == list(passed)[-2])
     Console().print(table)
-    output = Path(args.output) if args.output else folder / f"challenge-{direction}"
     rows = [[*item, text, item.passes(text)] for item, text in zip(items, translations, strict=True)]
     record = {"passed": passed, "items": rows, "model": translator.bundle.meta.get("name")}
     content = json.dumps(record, ensure_ascii=False, indent=2)
-    replace_folder(output, lambda new: (new / "challenge.json").write_text(content, encoding="utf-8"))
+    replace_folder(output, lambda new: (new / CHALLENGE).write_text(content, encoding="utf-8"))
     print(f"translations: {output}")
 
 
-def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> tuple[testsets.TestSet, Direction]:
-    """Return the test set that the options name, and the direction in which to translate it."""
+def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> tuple[str, list[Pair], Direction]:
+    """Return the test set that the options name: its name, its pairs, and the direction in which to translate it."""
     directions = translator.bundle.directions
     if args.src:
-        test_set = testsets.of_files(Path(args.src), [Path(path) for path in args.ref])
-        sample = "\n".join(pair.src for pair in test_set.pairs[:1000])
-        return test_set, translator.direction(args.direction, sample)
+        pairs = testsets.of_files(Path(args.src), list(map(Path, args.ref)))
+        sample = "\n".join(pair.src for pair in pairs[:1000])
+        return Path(args.src).name.split(".")[0], pairs, translator.direction(args.direction, sample)
     if len(directions) > 1 and not args.direction:
         both = " and ".join(map(str, directions))
-        raise UserError(f"{args.model} translates {both}: choose one with --direction")
+        raise UserError(f"{run} translates {both}: choose one with --direction")
     direction = translator.direction(args.direction, "")
     if not args.corpus:
-        return testsets.of_run(run, args.split, direction), direction
+        return args.split, testsets.of_run(run, args.split, direction), direction
     corpus = CorpusConfig(path=args.corpus, name=args.name)
-    return testsets.of_corpus(corpus, args.split, direction, args.root), direction
+    pairs = testsets.of_corpus(corpus, args.split, direction, args.root)
+    return f"{corpus.part}-{args.split}", pairs, direction
 
 
 if __name__ == "__main__":

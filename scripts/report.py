@@ -4,7 +4,6 @@ One run: a page, RUN/report.html, with samples, scores, curves, cost, settings, 
 Several runs: a table, the best first, with the minutes until levels of validation BLEU.
 """
 
-import io
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from dragoman.evaluation.report import leaderboard, page
 def parser() -> cli.Parser:
     parser = cli.Parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a training run")
-    parser.add_argument("--language", default="en", metavar="en|zh", help="of the page: English or Chinese (en)")
+    parser.add_argument("--language", default="en", choices=("en", "zh"), help="of the page (en)")
     parser.add_argument("--html", metavar="FILE", help="write to this file (one run: default RUN/report.html)")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     parser.add_argument("--levels", nargs="+", type=float, default=[20, 30, 35], help="of validation BLEU (20 30 35)")
@@ -30,7 +29,7 @@ def main(argv: list[str]) -> None:
     args = parser().parse(argv)
     runs = list(dict.fromkeys(map(Path, args.runs)))
     is_one, target = len(runs) == 1, args.html
-    content = page(runs[0], args.language) if is_one else table(runs, args.levels, hidden=bool(target))
+    content = page(runs[0], args.language) if is_one else table(runs, args.levels)
     if target or is_one:
         # RUN/report.html is replaced: training writes it, and an evaluation makes it outdated.
         path = target or str(runs[0] / "report.html")
@@ -39,15 +38,15 @@ def main(argv: list[str]) -> None:
         print(f"report: {path} (open it in a browser)")
 
 
-def table(runs: list[Path], levels: list[float], *, hidden: bool) -> bytes:
-    """Print the table of several runs unless it is `hidden`; return it as HTML."""
+def table(runs: list[Path], levels: list[float]) -> bytes:
+    """Print the table of several runs; return it as HTML."""
     rows, notes = leaderboard(runs, levels)
     heads = list(dict.fromkeys(head for row in rows for head in row))
     table = Table(*(Column(head, overflow="fold", min_width=8) for head in heads))
     for row in rows:
         table.add_row(*(row.get(head, "") for head in heads))
-    width = None if sys.stdout.isatty() and not hidden else 200
-    console = Console(record=True, width=width, highlight=False, markup=False, file=io.StringIO() if hidden else None)
+    width = None if sys.stdout.isatty() else 200
+    console = Console(record=True, width=width, highlight=False, markup=False)
     console.print(table, *notes, sep="\n")
     return console.export_html().encode()
 

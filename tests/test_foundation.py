@@ -159,14 +159,9 @@ class TestMetrics:
         hypothesis = [CHINESE[0].replace("久", "长")]
         assert 0 < metrics.evaluate(hypotheses=hypothesis, references=CHINESE[:1], tgt="zh")["ter"].score < 20
 
-    @pytest.mark.parametrize(
-        ("hypotheses", "references", "message"),
-        [(ENGLISH[:2], ENGLISH, "2 hypotheses but 3"), ([], [], "nothing to score"),
-         (ENGLISH, [ENGLISH[:1], [], ENGLISH[:1]], "sentence 2 has no reference")],
-    )  # fmt: skip
-    def test_unusable_input_is_refused(self, hypotheses: list[str], references: list, message: str) -> None:
-        with pytest.raises(UserError, match=message):
-            metrics.evaluate(hypotheses=hypotheses, references=references, tgt="en")
+    def test_missing_hypotheses_are_refused(self) -> None:
+        with pytest.raises(UserError, match="2 hypotheses but 3"):
+            metrics.evaluate(hypotheses=ENGLISH[:2], references=ENGLISH, tgt="en")
 
     def test_an_unknown_metric_is_refused(self) -> None:
         with pytest.raises(UserError, match="bleu, chrf, ter"):

@@ -52,6 +52,7 @@ def corpus(home: Path) -> None:
         ("evaluate --model runs/golden --direction zh_en", "not a run"),
         ("evaluate --model runs/golden --src zh.txt", "--ref"),
         ("evaluate --model runs/golden --corpus talk.jsonl --src zh.txt --ref en.txt", "not both"),
+        ("evaluate --model runs/golden --challenge --output runs", "no evaluation"),
         ("average --output mean", "nothing to average"),
         ("average --output mean --run runs/golden", "no snapshots"),
         ("average --output mean zh.txt", "no configuration"),
@@ -140,7 +141,7 @@ def test_average_is_the_mean(script: Script, home: Path, arguments: str, factor:
 def test_doctor_writes_a_page_and_json(script: Script, home: Path) -> None:
     assert "doctor_talk.html" in script("doctor talk.jsonl").out
     assert (home / "doctor_talk.html").read_text().startswith("<!doctype html>")
-    assert json.loads((home / "doctor_talk.json").read_text())["format"]
+    assert json.loads((home / "doctor_talk.json").read_text())["findings"] == []
     assert "--overwrite" in script("doctor talk.jsonl", code=2).error
     script("doctor --src-path zh.txt --tgt-path en.txt --output aligned.html")
     assert (home / "aligned.json").exists()

@@ -66,12 +66,10 @@ def test_leaks_of_pairs_and_of_sentences_are_told_apart(doctor, sound, rows_of) 
     src, tgt = "她在旅行中学会了滑雪", "She learnt to ski"
     train = sound(40)
     train[9], train[19], train[29] = (src, tgt), (f"{src}！", "She LEARNT to ski."), (src, "Another")
-    corpora = doctor.corpus(train), doctor.corpus([(src, tgt)], "test")
-    report = doctor(*corpora)
+    report = doctor(doctor.corpus(train), doctor.corpus([(src, tgt)], "test"))
     assert rows_of(report, "leak of a pair") == [10, 20]
     assert rows_of(report, "leak of a sentence") == [30]
     assert [setting["option"] for setting in report["settings"]] == ["data.leak=sentence"]
-    assert doctor(*corpora, leak="sentence")["settings"] == []
 
 
 def test_fault_of_a_fifth_of_the_pairs_needs_attention(doctor, sound) -> None:

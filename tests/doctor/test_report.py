@@ -1,17 +1,14 @@
 """Measures add up, the page is complete in itself, and text never becomes markup."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markupsafe import escape
 
-from dragoman.config import CorpusConfig, DataConfig
-from dragoman.doctor.report import page, report_paths, summary
-from dragoman.doctor.survey import describe, fits
-from dragoman.errors import UserError
+from dragoman.doctor.report import page, summary
+from dragoman.doctor.survey import describe
 
 HOSTILE = ["</td><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "{{ corpus }}", '"', "[red]"]
 
@@ -73,21 +70,9 @@ def test_measures_add_up(healthy, sound) -> None:
     assert healthy["cleaning"]["read"] == {"train": 300}
 
 
-def test_page_and_data_lie_beside_each_other() -> None:
-    config = DataConfig(corpora=[CorpusConfig(path="a/one.tsv"), CorpusConfig(path="two")])
-    assert report_paths(None, config) == (Path("doctor_one_two.html"), Path("doctor_one_two.json"))
-    with pytest.raises(UserError, match="--output"):
-        report_paths("a.pdf", config)
-
-
-def test_sentences_fit_the_script_of_their_language() -> None:
-    scripts = describe(["他说 hello", "Say 你 twice", "これは本です", "한국어 문장", "2025!", ""])["scripts"]
-    for language, fitting in {"zh": [0], "en": [1], "ja": [0, 2], "ko": [0, 3]}.items():
-        assert fits(scripts, language).nonzero()[0].tolist() == [*fitting, 4, 5], language
-
-
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.text(max_size=30), min_size=1))
 def test_sentences_are_described_one_by_one(texts) -> None:
-    assert describe(texts).tobytes() == b"".join(describe([text]).tobytes() for text in texts)
-    assert describe(texts)["length"].tolist() == list(map(len, texts))
+    table = describe(texts, "zh", "en")
+    assert table.tobytes() == b"".join(describe([text], "zh", "en").tobytes() for text in texts)
+    assert table["length"].tolist() == list(map(len, texts))

@@ -14,7 +14,6 @@ from dragoman.config import SearchConfig
 from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation.scores import evaluate
-from dragoman.evaluation.testsets import TestSet
 from dragoman.languages import Direction
 
 TEXTS = [
@@ -33,8 +32,7 @@ def score(pairs: list[Pair], folder: Path) -> tuple[dict[str, Any], str]:
     bundle = SimpleNamespace(meta={"name": "parrot"})
     translator: Any = SimpleNamespace(engine="torch", bundle=bundle, stream=lambda *_, **__: answers)
     direction = Direction("en", "zh") if pairs == INTO_ZH else Direction("zh", "en")
-    test_set = TestSet(name="talk", pairs=pairs)
-    scores = evaluate(translator, test_set, folder, SearchConfig(), direction=direction)
+    scores = evaluate(translator, pairs, folder, SearchConfig(), name="talk", direction=direction)
     return scores, json.loads((folder / "scores.json").read_text())["check"]
 
 

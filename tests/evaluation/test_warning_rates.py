@@ -6,7 +6,7 @@ from pathlib import Path
 from dragoman import bundle
 from dragoman.config import SearchConfig
 from dragoman.data.text import Pair
-from dragoman.evaluation.warning_rates import N_INPUTS, as_markdown, inputs, warning_rates
+from dragoman.evaluation.scores import N_INPUTS, as_markdown, inputs, warning_rates
 from dragoman.languages import Direction
 from dragoman.translation.translator import Translator
 from dragoman.translation.warning import KINDS

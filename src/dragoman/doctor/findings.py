@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dragoman.config import DataConfig
-from dragoman.data.cleaning import first_occurrences
+from dragoman.data.cleaning import first_occurrences, leaks, pair_hashes
 from dragoman.data.text import MAX_CHARS
 from dragoman.doctor.alignment import drift
-from dragoman.doctor.survey import BIT, DIGITS, Survey, fits
-from dragoman.languages import is_chinese
+from dragoman.doctor.survey import BIT, DIGITS, Survey
 
 MANY = 0.2  # share of faulty pairs that indicates a wrong file, column or setting
 MIXED = 0.01  # smallest share of the rarer Chinese script to report
@@ -49,15 +48,13 @@ KINDS = [Kind(*line.split(" | ")) for line in _KINDS.strip().split("\n")]
 Masks = dict[str, np.ndarray]
 
 
-def faults(survey: Survey, config: DataConfig) -> Masks:
+def faults(survey: Survey) -> Masks:
     """Return a mask (n,) for each kind, True for pairs with the fault."""
     src, tgt = survey.table["src"], survey.table["tgt"]
     flags = src["flags"] | tgt["flags"]
     masks: Masks = {kind.name: flags & BIT[kind.name] > 0 for kind in KINDS if kind.name in BIT}
-    src_fits, tgt_fits = fits(src["scripts"], config.src), fits(tgt["scripts"], config.tgt)
-    crossed = fits(src["scripts"], config.tgt) & fits(tgt["scripts"], config.src)
-    masks["swapped languages"] = crossed & ~src_fits & ~tgt_fits
-    masks["wrong script"] = ~(src_fits & tgt_fits) & ~masks["swapped languages"]
+    masks["swapped languages"] = src["other"] & tgt["other"] & ~src["own"] & ~tgt["own"]
+    masks["wrong script"] = ~(src["own"] & tgt["own"]) & ~masks["swapped languages"]
     masks["empty side"] = src["flags"] & tgt["flags"] & BIT["visible"] == 0
     masks["too long"] = np.maximum(src["length"], tgt["length"]) > MAX_CHARS
     masks["source equals target"] = (src["folded"] == tgt["folded"]) & (src["folded"] != 0)
@@ -68,32 +65,24 @@ def faults(survey: Survey, config: DataConfig) -> Masks:
     return masks | _repetitions(survey)
 
 
-def chinese_scripts(survey: Survey, config: DataConfig) -> dict[str, int]:
-    """Return the numbers of pairs by script; empty for corpora without Chinese."""
-    if not (is_chinese(config.src) or is_chinese(config.tgt)):
-        return {}
+def chinese_scripts(survey: Survey) -> dict[str, int]:
+    """Return the numbers of pairs by Chinese script."""
     flags = survey.table["src"]["flags"] | survey.table["tgt"]["flags"]
     hans, hant = (flags & BIT[script] > 0 for script in ("simplified", "traditional"))
-    masks = {
-        "simplified": hans & ~hant,
-        "traditional": hant & ~hans,
-        "mixed": hans & hant,
-        "the same in both": ~(hans | hant),
-    }
+    masks = {"simplified": hans & ~hant, "traditional": hant & ~hans, "mixed": hans & hant}
+    masks["the same in both"] = ~(hans | hant)
     return {script: int(mask.sum()) for script, mask in masks.items()}
 
 
 def _repetitions(survey: Survey) -> Masks:
     """Return duplicates and leaks in train, comparing only letters and digits."""
-    src, tgt = survey.table["src"]["folded"], survey.table["tgt"]["folded"]
-    pairs = (src ^ (src >> 29)) * 0x9E3779B97F4A7C1 + tgt
+    sentences = np.stack([survey.table[side]["folded"] for side in ("src", "tgt")]).view(np.uint64)
     held_out = survey.table["held_out"]
-    train = ~held_out & (src != 0) & (tgt != 0)
+    train = ~held_out & sentences.all(axis=0)
     duplicate = train.copy()
-    duplicate[train] = ~first_occurrences(pairs[train])
-    leak = train & np.isin(pairs, pairs[held_out])
-    shared = np.isin(src, src[held_out]) | np.isin(tgt, tgt[held_out])
-    return {"duplicate": duplicate, "leak of a pair": leak, "leak of a sentence": train & shared & ~leak}
+    duplicate[train] = ~first_occurrences(pair_hashes(sentences[:, train]))
+    leak, shared = (train & leaks(sentences, sentences[:, held_out], sentence=each) for each in (False, True))
+    return {"duplicate": duplicate, "leak of a pair": leak, "leak of a sentence": shared & ~leak}
 
 
 def find(survey: Survey, masks: Masks, config: DataConfig) -> list[tuple[Kind, np.ndarray]]:
@@ -108,9 +97,9 @@ def find(survey: Survey, masks: Masks, config: DataConfig) -> list[tuple[Kind, n
 
 
 def _drifts(survey: Survey) -> Iterator[tuple[Kind, np.ndarray]]:
-    start = 0
-    for part in survey.parts:
-        for first, last, shift in drift(survey.table[start : start + part["pairs"]]):
+    for number, part in enumerate(survey.parts):
+        rows = np.flatnonzero(survey.table["part"] == number)
+        for first, last, shift in drift(survey.table[rows]):
             message = f"From row {first + 1:,} to {last:,} of {part['split']} the sides "
             if shift is None:
                 message += "do not match, and no small shift corrects them."
@@ -118,8 +107,7 @@ def _drifts(survey: Survey) -> Iterator[tuple[Kind, np.ndarray]]:
                 side, other = ("target", "source") if shift > 0 else ("source", "target")
                 n = f"{abs(shift)} row{'s' if abs(shift) > 1 else ''}"
                 message += f"are shifted: the {side} has {n} too many, or the {other} lacks {n}."
-            yield Kind("act", "0", "alignment drift", message), np.arange(start + first, start + last)
-        start += part["pairs"]
+            yield Kind("act", "0", "alignment drift", message), rows[first:last]
 
 
 def suspects(survey: Survey, masks: Masks) -> dict[int, dict[str, Any]]:

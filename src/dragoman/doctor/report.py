@@ -1,7 +1,6 @@
 """Report of the data doctor: plain data, a web page, and lines for the terminal.
 
-The page (report.html) is self-contained, without scripts. The lines are summary.j2. Increase FORMAT if the meaning of
-a key of the data changes.
+The page (report.html) is self-contained, without scripts. The lines are summary.j2.
 """
 
 from pathlib import Path
@@ -16,9 +15,9 @@ from dragoman.doctor.findings import chinese_scripts, faults, find, suspects
 from dragoman.doctor.survey import survey, texts_of
 from dragoman.errors import UserError
 from dragoman.explain.page import render
+from dragoman.languages import is_chinese
 
 _FOLDER = Path(__file__).parent
-FORMAT = 2
 N_PLACES, N_EXAMPLES, MAX_SHOWN = 1000, 5, 300  # per finding; characters of a sentence
 N_BARS = 41  # of a histogram
 TITLES = {"act": "Needs your attention", "cleaned": "Handled by cleaning"}
@@ -31,21 +30,20 @@ def examine(config: DataConfig) -> dict[str, Any]:
     name = ", ".join(corpus.label for corpus in config.corpora)
     if not len(result.table):
         raise UserError(f"{name}: no pair to examine. Check the files")
-    masks = faults(result, config)
+    masks = faults(result)
     findings, worst = find(result, masks, config), suspects(result, masks)
     texts = texts_of(corpora, {row for _, rows in findings for row in rows[:N_EXAMPLES].tolist()}.union(worst))
     src, tgt = result.table["src"]["length"], result.table["tgt"]["length"]
-    present = {f"data.leak={config.leak}", f"data.script={config.script}"}
+    has_chinese = is_chinese(config.src) or is_chinese(config.tgt)
 
     def example(row: int) -> dict[str, Any]:
         return result.place(row) | dict(zip(("src", "tgt"), map(_shorten, texts[row]), strict=True))
 
     return {
-        "format": FORMAT,
         "corpus": name,
         "languages": [config.src, config.tgt],
         "parts": result.parts,
-        "scripts": chinese_scripts(result, config),
+        "scripts": chinese_scripts(result) if has_chinese else {},
         "findings": [
             {
                 "kind": kind.name,
@@ -61,7 +59,7 @@ def examine(config: DataConfig) -> dict[str, Any]:
         "settings": [
             {"option": kind.option, "reason": f"{kind.name}: {len(rows):,} pairs"}
             for kind, rows in findings
-            if kind.option and kind.option not in present
+            if kind.option
         ],
         "cleaning": vars(result.report),
         # To the 99.5th percentile.
@@ -82,14 +80,6 @@ def _histogram(values: np.ndarray, start: float, width: float) -> dict[str, Any]
     summary = {"mean": values.mean(), "median": np.median(values), "highest": values.max()}
     numbers = {name: round(float(number), 3) for name, number in summary.items()}
     return {"n": len(values), **numbers, "start": start, "width": width, "bars": bars.tolist()}
-
-
-def report_paths(output: str | None, config: DataConfig) -> tuple[Path, Path]:
-    """Return the paths of the page and the JSON, in one folder."""
-    page = Path(output or f"doctor_{'_'.join(corpus.part for corpus in config.corpora)}.html")
-    if page.suffix != ".html":
-        raise UserError(f"--output: the page must be an .html file (found {page}). Change the suffix")
-    return page, page.with_suffix(".json")
 
 
 def page(report: dict[str, Any]) -> bytes:

@@ -7,23 +7,25 @@ Cleaner of data preparation also processes the pairs, so the report counts those
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 
 from dragoman.config import DataConfig
 from dragoman.data.cleaning import Cleaner, Report
 from dragoman.data.corpora import Corpus
 from dragoman.data.text import DEFECTS
-from dragoman.languages import is_chinese, primary
+from dragoman.languages import reads
 
-POINTS = 0x40001  # code points with an entry; the last entry is for all later ones, none of them letters
-# One sentence: characters, flags of BIT, letters and characters of Chinese, kana, hangul, hash of the folded text.
-SENTENCE = np.dtype([("length", "i4"), ("flags", "u4"), ("scripts", "u2", 4), ("folded", "i8")])
+POINTS = 0x10001  # code points with an entry; the last entry is for all later ones
+# One sentence: characters, flags of BIT, whether its script is that of its language and of the other side's, hash of
+# its letters and digits without case and width (0 if there are none).
+SENTENCE = np.dtype([("length", "i4"), ("flags", "u4"), ("own", "?"), ("other", "?"), ("folded", "i8")])
 PAIR = np.dtype([("src", SENTENCE), ("tgt", SENTENCE), ("part", "u2"), ("row", "u4"), ("held_out", "?")])
 WORDS = re.compile(r"[^\W_]+")
 MARKUP = re.compile(
@@ -39,7 +41,6 @@ _GBK = bytes(byte for first in range(0xE4, 0xEA) for after in range(0x80, 0xC0) 
 _EVERY = "".join(map(chr, range(POINTS)))
 _CHINESE = _EVERY[0x4E00:0xA000]
 _GB2312, _BIG5 = (set(_CHINESE.encode(codec, "ignore").decode(codec)) for codec in ("gb2312", "big5"))
-_HAN, _KANA, _HANGUL = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff", "\u3040-\u30ff", "\uac00-\ud7af"
 # Flag of a sentence -> the characters that set it, as the inside of a regular expression's [...].
 CHARACTERS = {str(digit): f"{digit}{chr(0xFF10 + digit)}" for digit in range(10)} | {
     "question mark": "?？؟",
@@ -54,10 +55,6 @@ CHARACTERS = {str(digit): f"{digit}{chr(0xFF10 + digit)}" for digit in range(10)
     "invisible character": "".join(inside for name, inside in DEFECTS.items() if name != "invalid UTF-8"),
     "mojibake": f"Â-é锟烫{_GBK.decode('gbk')}",
     "markup": r"<\[",
-    "letter": rf"^\W\d_{_HAN}{_KANA}{_HANGUL}",
-    "han": _HAN,
-    "kana": _KANA,
-    "hangul": _HANGUL,
 }
 BIT = {name: 1 << number for number, name in enumerate(CHARACTERS)}
 FLAGS = np.zeros(POINTS, np.uint32)
@@ -83,18 +80,19 @@ def survey(corpora: list[Corpus], config: DataConfig) -> Survey:
     """Read every split of every corpus once."""
     cleaner, tables = Cleaner(config), [np.empty(0, PAIR)]
     parts: list[dict[str, Any]] = []
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        for corpus, (split, chunks) in ((each, part) for each in corpora for part in each.open().items()):
-            n_pairs = 0
-            for rows in bar.track(chunks, description=f"{corpus.config.label}: reading {split}"):
-                cleaner.clean(rows, split)
-                table = np.empty(len(rows.src), PAIR)
-                table["src"], table["tgt"] = describe(rows.src), describe(rows.tgt)
-                table["part"], table["row"] = len(parts), np.arange(len(table)) + n_pairs + 1
-                table["held_out"] = split != "train"
-                tables.append(table)
-                n_pairs += len(table)
-            parts.append({"corpus": corpus.config.label, "split": split, "pairs": n_pairs})
+    bar = partial(track, console=Console(stderr=True), disable=not sys.stderr.isatty())
+    for corpus, (split, chunks) in ((each, part) for each in corpora for part in each.open().items()):
+        n_pairs = 0
+        for rows in bar(chunks, f"{corpus.config.label}: reading {split}"):
+            cleaner.clean(rows, split)
+            table = np.empty(len(rows.src), PAIR)
+            table["src"] = describe(rows.src, config.src, config.tgt)
+            table["tgt"] = describe(rows.tgt, config.tgt, config.src)
+            table["part"], table["row"] = len(parts), np.arange(len(table)) + n_pairs + 1
+            table["held_out"] = split != "train"
+            tables.append(table)
+            n_pairs += len(table)
+        parts.append({"corpus": corpus.config.label, "split": split, "pairs": n_pairs})
     return Survey(parts, np.concatenate(tables), cleaner.report)
 
 
@@ -110,8 +108,8 @@ def texts_of(corpora: list[Corpus], wanted: set[int]) -> dict[int, tuple[str, st
     return texts
 
 
-def describe(texts: Sequence[str]) -> np.ndarray:
-    """Return numbers for each sentence, (n,) of SENTENCE."""
+def describe(texts: Sequence[str], own: str, other: str) -> np.ndarray:
+    """Return numbers for each sentence, (n,) of SENTENCE; `own` is their language."""
     # A space ends each sentence, because reduceat requires non-empty ones.
     joined = "".join(f"{text} " for text in texts).encode("utf-32-le", "surrogatepass")
     flags = FLAGS[np.minimum(np.frombuffer(joined, np.uint32), POINTS - 1)]
@@ -120,9 +118,8 @@ def describe(texts: Sequence[str]) -> np.ndarray:
     table = np.empty(len(texts), SENTENCE)
     table["length"] = lengths
     table["flags"] = np.bitwise_or.reduceat(flags, starts)
-    for column, script in enumerate(("letter", "han", "kana", "hangul")):
-        table["scripts"][:, column] = np.add.reduceat(flags & BIT[script] > 0, starts, dtype=np.uint16)
-    # Hash of letters and digits without case and width; 0 if there are none.
+    for column, language in (("own", own), ("other", other)):
+        table[column] = [reads(language, text) for text in texts]
     table["folded"] = [hash("".join(WORDS.findall(normalize("NFKC", text).casefold()))) for text in texts]
     # The flags select candidates for these tests.
     for name, test in (("mojibake", is_mojibake), ("markup", MARKUP.search)):
@@ -139,11 +136,3 @@ def is_mojibake(text: str) -> bool:
         return any("\u4e00" <= character <= "\u9fff" for character in text.encode("gb18030").decode())
     except UnicodeError:
         return False
-
-
-def fits(scripts: np.ndarray, language: str) -> np.ndarray:
-    """(n,) bool, True for sentences in a script of `language` or without letters."""
-    own = [1] if is_chinese(language) else {"ja": [1, 2], "ko": [1, 3]}.get(primary(language), [0])
-    # A Chinese character counts as four letters.
-    weights = scripts * np.array([1, 4, 4, 4])
-    return 2 * weights[:, own].sum(axis=1) >= weights.sum(axis=1)

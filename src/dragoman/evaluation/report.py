@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from dragoman.bundle import BundleInfo
 from dragoman.config import Config
-from dragoman.data.tokenizer import Tokenizer
-from dragoman.errors import UserError, check_choice
-from dragoman.evaluation.comparison import Outputs, of_evaluation
+from dragoman.errors import UserError
+from dragoman.evaluation.comparison import of_evaluation
+from dragoman.evaluation.scores import SCORES
 from dragoman.explain.cost import Cost, table
 from dragoman.explain.page import data_url, render
 from dragoman.explain.picture import attention_figure, curve_figure
@@ -29,21 +28,27 @@ N_SENTENCES = 10  # samples, and worst sentences
 def read(run: Path) -> dict[str, Any]:
     """Read the record of a run. Raises UserError for another folder.
 
-    `tests` are the best validation and the evaluations; their `scores` are metric -> (score, signature).
+    `rows` are the translations of the best validation. `tests` are this validation and the evaluations; their `scores`
+    are metric -> (score, signature).
     """
     if not (run / "metrics.json").is_file():
         raise UserError(f"{run}: not a run (no metrics.json). Name a folder of training, such as runs/zh_en")
     metrics, config = _json(run / "metrics.json"), yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     if not (best := metrics["best"]):
         raise UserError(f"{run}: no validation yet. Wait for the first one")
-    texts = _json(run / "validation.json") if (run / "validation.json").is_file() else {}
-    outputs = [Outputs(name="validation", tgt=name.partition("_")[2], **texts[name]) for name in texts]
-    scores = {name: (best[name], signature) for name, signature in best["signatures"].items()}
-    tests: list[dict[str, Any]] = [{"name": "validation", "outputs": outputs, "scores": scores}]
-    for path in sorted(run.glob("evaluation/*/scores.json")):
+    rows = []
+    for direction, texts in _json(run / "validation.json").items():
+        tgt = direction.partition("_")[2]
+        for source, references, hypothesis in zip(*texts.values(), strict=True):
+            rows.append({"tgt": tgt, "source": source, "references": references, "hypothesis": hypothesis})
+    scores = {name: (best[name], signature) for name, signature in best.get("signatures", {}).items()}
+    pairs = [(row["source"], row["references"]) for row in rows]
+    tests: list[dict[str, Any]] = [{"name": "validation", "pairs": pairs, "scores": scores}]
+    for path in sorted(run.glob(f"evaluation/*/{SCORES}")):
         scores = {name: (score["score"], score["signature"]) for name, score in _json(path)["scores"].items()}
-        tests.append({"name": path.parent.name, "outputs": [of_evaluation(path.parent)], "scores": scores})
-    return {"metrics": metrics, "config": config, "tests": tests, "cleaning": _json(run / "cleaning.json")}
+        tests.append({"name": path.parent.name, "pairs": of_evaluation(path.parent).pairs, "scores": scores})
+    cleaning = _json(run / "cleaning.json")
+    return {"metrics": metrics, "config": config, "tests": tests, "rows": rows, "cleaning": cleaning}
 
 
 def _json(path: Path) -> Any:
@@ -52,19 +57,14 @@ def _json(path: Path) -> Any:
 
 def page(run: Path, language: str = "en") -> bytes:
     """Return the report as HTML in UTF-8, in English (en) or Chinese (zh)."""
-    check_choice("--language", language, ("en", "zh"))
     record, translator = read(run), Translator.load(run, "cpu", engine="torch")
-    outputs: list[Outputs] = next((test["outputs"] for test in record["tests"] if test["outputs"]), [])
-    rows: list[dict[str, Any]] = [
-        {"tgt": each.tgt, "source": source, "references": references, "hypothesis": hypothesis}
-        for each in outputs
-        for source, references, hypothesis in zip(each.sources, each.references, each.hypotheses, strict=True)
-    ]
+    info, rows = translator.bundle, record["rows"]
     for row in rows:
         row["chrf"] = METRICS["chrf"](row["tgt"]).sentence_score(row["hypothesis"], row["references"]).score
     samples = rows[:: max(1, len(rows) // N_SENTENCES)][:N_SENTENCES]
     # A picture has room for a short sentence.
     drawn = [row for row in samples if len(row["source"]) <= 40][:1]
+    sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
     content = record | {
         "language": language,
         "name": run.resolve().name,
@@ -73,15 +73,15 @@ def page(run: Path, language: str = "en") -> bytes:
         "challenges": {path.parent.name: _json(path)["passed"] for path in run.glob("evaluation/*/challenge.json")},
         "curves": _curves(record, run / "tensorboard"),
         "attention": [_attention(translator, row) for row in drawn],
-        "cost": _cost(translator.bundle),
+        "cost": table(Cost(config=info.model_config, **sizes), [(1, 20, 20, 20)]),
         "settings": flatten(record["config"]),
         "defaults": flatten(settings(Config())),
-        "advice": advice(record, translator.bundle.src_tokenizer, [row["source"] for row in rows]),
+        "advice": advice(record),
     }
     return render(Path(__file__).with_name("report.html"), **content)
 
 
-def advice(record: dict[str, Any], tokenizer: Tokenizer, sources: Sequence[str]) -> dict[str, Any]:
+def advice(record: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of each advice, or a false value where it does not apply."""
     history, monitor = record["metrics"]["validations"], record["config"]["training"]["monitor"]
     n_read, n_kept = (record["cleaning"][key]["train"] for key in ("read", "kept"))
@@ -89,14 +89,11 @@ def advice(record: dict[str, Any], tokenizer: Tokenizer, sources: Sequence[str])
     early = [history[0], *(each for each in history if each["step"] <= 0.8 * last["step"])][-1]
     gain = (last[monitor] - early[monitor]) * (-1 if monitor.split("_")[0] in {"loss", *LOWER_IS_BETTER} else 1)
     parts = sorted((value, name) for name, value in last.items() if name.startswith("bleu_"))
-    pieces = [piece for ids in tokenizer.encode_batch(sources) for piece in tokenizer.pieces(ids)]
-    in_bytes = sum(piece.startswith("<0x") for piece in pieces) / max(1, len(pieces))
     return {
         "longer": gain > 0.02 * abs(last[monitor]) and [each[monitor] for each in (early, last)],
         "overfit": last["loss"] > 1.02 * lowest["loss"] and lowest["step"],
         "few": n_kept < 100_000 and n_kept,
         "dropped": n_kept < 0.9 * n_read and 1 - n_kept / n_read,
-        "in_bytes": in_bytes > 0.005 and in_bytes,
         "unequal": parts and parts[-1][0] - parts[0][0] > 30 and [parts[0], parts[-1]],
     }
 
@@ -126,16 +123,10 @@ def _attention(translator: Translator, row: dict[str, Any]) -> str:
     return data_url(attention_figure(result.maps["cross"][-1], result.pieces["tgt_out"], result.pieces["src"]))
 
 
-def _cost(info: BundleInfo) -> str:
-    """Return the cost for a sentence of 20 pieces on either side."""
-    sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
-    return table(Cost(config=info.model_config, **sizes), [(1, 20, 20, 20)])
-
-
 def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dict[str, str]], list[str]]:
-    """Return a row for each run, the best first, and the signatures of each column.
+    """Return a row for each run, the best first, and the signature of each column.
 
-    A column holds the scores of one test set with equal signatures. Further columns of the same title are numbered.
+    A column holds the scores of one test set with one signature. Further columns of the same title are numbered.
     """
     rows, columns = list[dict[str, str]](), dict[tuple[str, ...], str]()
     for run in runs:
@@ -143,24 +134,22 @@ def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dic
         metrics = record["metrics"]
         row = {"run": str(run), "step": f"{metrics['best']['step']:,}", "minutes": f"{metrics['seconds'] / 60:.1f}"}
         for test in record["tests"]:
-            if not test["scores"]:  # trainer.metrics=[]
-                continue
             names = _leading(list(test["scores"]), record["config"]["training"]["monitor"])
-            values, signatures = zip(*(test["scores"][name] for name in names), strict=True)
-            title = f"{test['name']} {' / '.join(names)}"
-            texts = [(each.sources, list(map(list, each.references))) for each in test["outputs"]]
-            key = title, " / ".join(signatures), repr(texts) if texts else metrics["data"]
-            n = 1 + sum(other[0] == title for other in columns)
-            column = columns.setdefault(key, title if n == 1 else f"{title} [{n}]")
-            row[column] = " / ".join(f"{value:.2f}" for value in values)
-            if test["name"] == "validation":
-                minutes = [_minutes(metrics["validations"], names[0], level) for level in levels]
-                row[f"{column}: minutes to {' / '.join(f'{level:g}' for level in levels)}"] = " / ".join(minutes)
-            row.setdefault("signature", signatures[0])
+            for name in names:
+                value, signature = test["scores"][name]
+                title = f"{test['name']} {name}"
+                key = title, signature, repr(test["pairs"])
+                n = 1 + sum(other[0] == title for other in columns)
+                column = columns.setdefault(key, title if n == 1 else f"{title} [{n}]")
+                row[column] = f"{value:.2f}"
+                row.setdefault("signature", signature)
+                if test["name"] == "validation" and name == names[0]:
+                    minutes = [_minutes(metrics["validations"], name, level) for level in levels]
+                    row[f"{column}: minutes to {' / '.join(f'{level:g}' for level in levels)}"] = " / ".join(minutes)
         rows.append(row)
     first = next(iter(columns.values()), "")
-    rows.sort(key=lambda row: float(row[first].split(" ")[0]) if first in row else 0.0, reverse=True)
-    return rows, [f"{column}: {key[1]}" for key, column in columns.items()]
+    rows.sort(key=lambda row: float(row.get(first, 0)), reverse=True)
+    return rows, [f"{column}: {signature}" for (_, signature, _), column in columns.items()]
 
 
 def _leading(names: list[str], monitor: str) -> list[str]:

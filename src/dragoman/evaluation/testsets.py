@@ -1,59 +1,43 @@
 """Test sets: a split of a training run, a split of a corpus, or plain files.
 
-Every text is cleaned, so that it is one line of a file.
+Pairs have all their references, the target first. Every text is cleaned, so that it is one line of a file.
 """
 
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from dragoman.config import CorpusConfig, DataConfig
 from dragoman.data.cleaning import converter
 from dragoman.data.corpora import find
 from dragoman.data.lines import check_aligned, lines
 from dragoman.data.prepare import prepare
-from dragoman.data.text import SPLITS, Pair, clean_text
+from dragoman.data.text import Pair, clean_text
 from dragoman.errors import UserError, check_choice
 from dragoman.languages import Direction
 
 
-@dataclass(frozen=True, kw_only=True)
-class TestSet:
-    """Pairs with all their references; `name` names the folder of the results."""
-
-    __test__ = False  # pytest: not a test, in spite of its name
-
-    name: str
-    pairs: list[Pair]
-
-
-def of_run(run: Path, split: str, direction: Direction) -> TestSet:
+def of_run(run: Path, split: str, direction: Direction) -> list[Pair]:
     """The pairs that a training run held out, by its own configuration."""
     check_choice("--split", split, ("validation", "test"))
     saved = run / "config.yaml"
     if not saved.is_file():
         raise UserError(f"{run} is not a run (no config.yaml). Name a test set: --corpus, or --src and --ref")
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        settings = OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.load(saved).data)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{saved}: not the configuration of a run ({error})") from None
-    config: Any = OmegaConf.to_object(settings)
+    config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.load(saved).data))
     with redirect_stdout(sys.stderr):  # messages about the data are not results
         pairs = prepare(config, run).pairs(split)
     if direction == (config.tgt, config.src):
         pairs = [pair.swapped() for pair in pairs]
-    return _test_set(split, pairs, f"the {split} split of {run}")
+    return _cleaned(pairs, f"the {split} split of {run}")
 
 
-def of_corpus(config: CorpusConfig, split: str, direction: Direction, root: str | None) -> TestSet:
+def of_corpus(config: CorpusConfig, split: str, direction: Direction, root: str | None) -> list[Pair]:
     """A split of a corpus: a file, a folder, or a hub dataset."""
-    check_choice("--split", split, SPLITS)
     splits = find(replace(config, split=split), direction.src, direction.tgt, root).open()
     if split not in splits:
         raise UserError(f"{config.label}: no split '{split}' (found {', '.join(splits)})")
@@ -63,10 +47,10 @@ def of_corpus(config: CorpusConfig, split: str, direction: Direction, root: str 
         for src, tgt, references in zip(*columns, strict=True):
             # References that do not hold the target belong to the other direction.
             pairs.append(Pair(src, tgt, tuple(references) if tgt in references else ()))
-    return _test_set(f"{config.part}-{split}", pairs, config.label)
+    return _cleaned(pairs, config.label)
 
 
-def of_files(src: Path, references: Sequence[Path]) -> TestSet:
+def of_files(src: Path, references: Sequence[Path]) -> list[Pair]:
     """Aligned plain files: sources and references.
 
     After the first file, a blank line is no reference.
@@ -75,25 +59,20 @@ def of_files(src: Path, references: Sequence[Path]) -> TestSet:
         check_aligned(src, reference)
     columns = zip(*map(lines, (src, *references)), strict=True)
     pairs = [Pair(text, first, (first, *filter(str.strip, others))) for text, first, *others in columns]
-    return _test_set(src.name.split(".")[0], pairs, str(src))
+    return _cleaned(pairs, str(src))
 
 
-def in_script(test_set: TestSet, script: str, direction: Direction) -> TestSet:
-    """Convert the Chinese of a test set to hans or hant; the name ends in the script."""
+def in_script(pairs: Sequence[Pair], script: str, direction: Direction) -> list[Pair]:
+    """Convert the Chinese of a test set to hans or hant."""
     src, tgt = (converter(script, language) for language in direction)
-    pairs = [
-        Pair(src(pair.src), tgt(pair.tgt), tuple(map(tgt, pair.references)), pair.corpus) for pair in test_set.pairs
-    ]
-    if pairs == test_set.pairs:
-        raise UserError(f"--script {script}: changes nothing in {test_set.name} ({direction}). Leave it out")
-    return TestSet(name=f"{test_set.name}-{script}", pairs=pairs)
+    return [Pair(src(pair.src), tgt(pair.tgt), tuple(map(tgt, pair.references)), pair.corpus) for pair in pairs]
 
 
-def _test_set(name: str, pairs: Sequence[Pair], where: str) -> TestSet:
+def _cleaned(pairs: Sequence[Pair], where: str) -> list[Pair]:
     if not pairs:
         raise UserError(f"{where} is empty: there is nothing to evaluate")
     cleaned = []
     for src, tgt, references, corpus in pairs:
         texts = dict.fromkeys((tgt, *references))
         cleaned.append(Pair(clean_text(src), clean_text(tgt), tuple(map(clean_text, texts)), corpus))
-    return TestSet(name=name, pairs=cleaned)
+    return cleaned
