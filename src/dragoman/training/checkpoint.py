@@ -18,7 +18,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from dragoman import files
-from dragoman.config import TrainerConfig
 from dragoman.errors import UserError
 from dragoman.training.progress import ProgressCallback
 from dragoman.training.results import Results
@@ -107,10 +106,8 @@ class StopSignals:
 class CheckpointCallback(Callback):
     """Save and stop; must be the last callback, as it saves the state of the others."""
 
-    def __init__(
-        self, config: TrainerConfig, results: Results, progress: ProgressCallback, signals: StopSignals
-    ) -> None:
-        self.config, self.results, self.progress, self.signals = config, results, progress, signals
+    def __init__(self, results: Results, progress: ProgressCallback, signals: StopSignals) -> None:
+        self.config, self.results, self.progress, self.signals = results.config.trainer, results, progress, signals
         self.validation, self.path = results.validation, results.run_dir / LAST
         self.states: list[list[torch.Tensor]] = []  # RNG states, one list per rank
 
