@@ -1,5 +1,6 @@
 """The report of a run: complete in itself, and no comparison of unlike test sets."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -13,7 +14,6 @@ import yaml
 from dragoman.commands import train
 from dragoman.config import Config, TrainingConfig
 from dragoman.evaluation.report import advice, leaderboard, page, read
-from dragoman.training.run import settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import report as script
@@ -38,7 +38,7 @@ def write_run(folder: Path, bleus: tuple[float, ...] = (10.0, 25.0, 25.1), signa
     for name, content in {"metrics": metrics, "validation": {"zh_en": texts}, "cleaning": cleaning}.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     config = Config(name=folder.name, training=TrainingConfig(lr=0.123))
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings(config)))
+    (folder / "config.yaml").write_text(yaml.safe_dump(dataclasses.asdict(config)))
     return folder
 
 

@@ -5,6 +5,7 @@ Input: folders of runs; nothing is translated. The page (report.html) is self-co
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from dragoman.explain.cost import Cost, table
 from dragoman.explain.page import data_url, render
 from dragoman.explain.picture import attention_figure, curve_figure
 from dragoman.metrics import LOWER_IS_BETTER, METRICS
-from dragoman.training.run import flatten, settings
+from dragoman.training.run import flatten
 from dragoman.translation.translator import Translator
 
 N_SENTENCES = 10  # samples, and worst sentences
@@ -75,7 +76,7 @@ def page(run: Path, language: str = "en") -> bytes:
         "attention": [_attention(translator, row) for row in drawn],
         "cost": table(Cost(config=info.model_config, **sizes), [(1, 20, 20, 20)]),
         "settings": flatten(record["config"]),
-        "defaults": flatten(settings(Config())),
+        "defaults": flatten(asdict(Config())),
         "advice": advice(record),
     }
     return render(Path(__file__).with_name("report.html"), **content)

@@ -18,7 +18,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from dragoman import files
-from dragoman.config import TrainerConfig
 from dragoman.errors import UserError
 from dragoman.training.progress import ProgressCallback
 from dragoman.training.results import Results
@@ -62,7 +61,6 @@ def newest(run_dir: Path) -> Path | None:
 
 
 def step_of(path: Path) -> int:
-    """Return the optimizer step of a checkpoint."""
     return torch.load(path, weights_only=True, mmap=True, map_location="cpu")["global_step"]
 
 
@@ -108,10 +106,8 @@ class StopSignals:
 class CheckpointCallback(Callback):
     """Save and stop; must be the last callback, as it saves the state of the others."""
 
-    def __init__(
-        self, config: TrainerConfig, results: Results, progress: ProgressCallback, signals: StopSignals
-    ) -> None:
-        self.config, self.results, self.progress, self.signals = config, results, progress, signals
+    def __init__(self, results: Results, progress: ProgressCallback, signals: StopSignals) -> None:
+        self.config, self.results, self.progress, self.signals = results.config.trainer, results, progress, signals
         self.validation, self.path = results.validation, results.run_dir / LAST
         self.states: list[list[torch.Tensor]] = []  # RNG states, one list per rank
 
@@ -145,23 +141,21 @@ class CheckpointCallback(Callback):
         interval = self.config.validate_every * trainer.accumulate_grad_batches
         validation_is_next = trainer.should_stop or (batch_idx + 1) % interval == 0
         if (signum or due) and not validation_is_next:  # on_validation_end saves and stops
-            self._save(trainer, pl_module, signum)
+            self._save(trainer, signum)
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if trainer.state.fn == "fit":
             self.validation.history[-1]["seconds"] = round(self.progress.seconds)
             trainer.should_stop = trainer.should_stop or self.validation.is_exhausted
-            pl_module.check_weights()
             if trainer.is_global_zero:
                 self.results.keep(trainer.global_step)
-            self._save(trainer, pl_module, trainer.strategy.broadcast(self.signals.signum))
+            self._save(trainer, trainer.strategy.broadcast(self.signals.signum))
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         self.signals.deferred = False
 
-    def _save(self, trainer: Trainer, module: Any, signum: int) -> None:
+    def _save(self, trainer: Trainer, signum: int) -> None:
         """Save a checkpoint; raise Stopped if there was a signal."""
-        module.check_weights()
         self.states = [random_states()] * trainer.world_size
         if trainer.world_size > 1:
             torch.distributed.all_gather_object(self.states, random_states())
@@ -177,13 +171,12 @@ def random_states() -> list[torch.Tensor]:
     """Return torch's RNG states, the CPU's first; training uses no other generator."""
     if torch.backends.mps.is_available():
         return [torch.get_rng_state(), torch.mps.get_rng_state()]
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
+    return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
 
 
 def restore_random_states(states: list[torch.Tensor]) -> None:
-    """Restore the RNG states that `random_states` returned."""
     torch.set_rng_state(states[0])
-    if torch.backends.mps.is_available() and states[1:]:
+    if torch.backends.mps.is_available():
         torch.mps.set_rng_state(states[1])
-    elif torch.cuda.is_available():
+    else:
         torch.cuda.set_rng_state_all(states[1:])

@@ -15,8 +15,8 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from dragoman import files
 from dragoman.config import Config
 from dragoman.data.datamodule import TranslationData
-from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError, check_choice, choose
+from dragoman.explain.picture import curve_figure
 from dragoman.explain.vectors import start_from_vectors
 from dragoman.export import huggingface
 from dragoman.metrics import METRICS
@@ -32,8 +32,6 @@ from dragoman.training.results import Results
 from dragoman.training.schedule import OPTIMIZERS, SCHEDULES
 from dragoman.training.validation import ValidationCallback
 from dragoman.translation.export import export_bundle
-
-__all__ = ["Stopped", "fit"]
 
 log = logging.getLogger(__name__)
 LIGHTNING_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -74,13 +72,12 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
     metrics.pop("finished", None)
     progress = ProgressCallback(config.trainer)
     module = make_module(config, data, progress)
-    vectors = config.model.embedding.init
-    if vectors == "lexicon" and saved is None:
+    init = config.model.embedding.init
+    if saved is None and init == "lexicon":
         metrics["vectors"] = start_from_lexicon(module.model, data)
-    elif vectors is not None and saved is None:
-        tokenizers = data.src_tokenizer, data.tgt_tokenizer
-        metrics["vectors"] = start_from_vectors(module.model, Path(vectors), *tokenizers)
-    if config.init_from is not None and saved is None:
+    elif saved is None and init is not None:
+        metrics["vectors"] = start_from_vectors(module.model, Path(init), data.src_tokenizer, data.tgt_tokenizer)
+    if saved is None and config.init_from is not None:
         weights = huggingface.load(Path(config.init_from)).model.state_dict()
         module.model.load_state_dict(weights)
         module.best_model.load_state_dict(weights)
@@ -90,10 +87,10 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
     if run.is_first():
         results.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
     step = checkpoint.step_of(saved) if saved else 0
-    saver = CheckpointCallback(config.trainer, results, progress, signals)
-    trainer = make_trainer(config, run_dir, [progress, validation, saver], step)
+    callbacks = [progress, validation, CheckpointCallback(results, progress, signals)]
+    trainer = make_trainer(config, run_dir, callbacks, step)
     announce(f"resuming {run_dir} at step {step}" if saved else f"training {run_dir}", data, module, trainer)
-    if config.init_from is not None and saved is None:
+    if saved is None and config.init_from is not None:
         # The scores before the adaptation, as step 0; the original stays the best model until one is better.
         trainer.validate(module, datamodule=data, verbose=False)
         if trainer.is_global_zero:
@@ -111,18 +108,18 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
 
 def _finish(trainer: Trainer, results: Results) -> None:
     """Write the validation curve and the CTranslate2 export; print the result."""
-    validation, folder = results.validation, results.run_dir / "bundle"
-    best, say = validation.best or {}, validation.say
-    log_settings(trainer, run.settings(results.config), {name: best[name] for name in validation.scores})
-    files.write(results.run_dir / "curve.png", validation.curve())
+    validation, folder, init_from = results.validation, results.run_dir / "bundle", results.config.init_from
+    best, history, say = validation.best or {}, validation.history, validation.say
+    log_settings(trainer, results.config, {name: best[name] for name in validation.scores})
+    names = [name for name in validation.columns if not name.startswith("exact")] or ["loss"]
+    steps = [record["step"] for record in history]
+    series = {name: (steps, [record[name] for record in history]) for name in names}
+    files.write(results.run_dir / "curve.png", curve_figure(series, "step", "validation"))
     if validation.is_exhausted:
         say(f"stopped early: {validation.patience} validations without a better {validation.monitor}")
-    if results.config.init_from is not None:
-        before = validation.history[0]
-        changes = (
-            f"{name} {before[name]:.2f} to {best[name]:.2f}" for name in validation.columns if "exact" not in name
-        )
-        say(f"from {results.config.init_from} to the best model: {', '.join(changes)}")
+    if init_from is not None:
+        changes = ", ".join(f"{name} {history[0][name]:.2f} to {best[name]:.2f}" for name in names)
+        say(f"from {init_from} to the best model: {changes}")
     say(f"done; the best model is in {folder} (step {best['step']})")
     try:
         say(export_bundle(folder, [pair.src for pair in results.data.validation[:200]]))
@@ -141,13 +138,9 @@ def adapted(config: Config) -> Config:
             f"init_from={config.init_from}: translates {theirs}, but data has {ours}. Change data.src and data.tgt, or "
             "data.directions"
         )
+    if config.data.tokenizer.models:
+        raise UserError(f"init_from={config.init_from}: has a vocabulary of its own. Leave data.tokenizer.models out")
     models = list(dict.fromkeys(str(each.path) for each in (info.src_tokenizer, info.tgt_tokenizer)))
-    given = [Tokenizer(Path(path)).sha256 for path in config.data.tokenizer.models]
-    if given and (given[0], given[-1]) != (info.src_tokenizer.sha256, info.tgt_tokenizer.sha256):
-        raise UserError(
-            f"init_from={config.init_from}: its vocabulary is not that of data.tokenizer.models. Leave models out: the "
-            "run takes the vocabulary of the bundle"
-        )
     vocabulary = "joint" if len(models) == 1 else "separate"
     tokenizer = dataclasses.replace(config.data.tokenizer, models=models, vocabulary=vocabulary)
     dropouts = {name: getattr(config.model, name) for name in ("dropout", "activation_dropout", "attention_dropout")}
@@ -202,7 +195,6 @@ def prepare_data(config: Config, run_dir: Path, metrics: dict[str, Any]) -> tupl
 
 
 def make_module(config: Config, data: TranslationData, progress: ProgressCallback) -> TranslationModule:
-    """Build the LightningModule with a newly initialised model."""
     sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
     c, model = config.trainer, Transformer(config.model, **sizes)
     module = TranslationModule(model, config.training, max_steps=progress.n_steps, compile=c.compile)

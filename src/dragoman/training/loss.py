@@ -9,11 +9,6 @@ import torch
 from torch import Tensor
 
 
-def chunk_on(device_type: str) -> int:
-    """Return positions per chunk: a GPU prefers few large products."""
-    return 512 if device_type == "cpu" else 8192
-
-
 class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
@@ -25,7 +20,7 @@ class _ProjectedLoss(torch.autograd.Function):
         dtype: torch.dtype,
         with_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        chunk = chunk_on(states.device.type)
+        chunk = 512 if states.device.type == "cpu" else 8192  # a GPU prefers few large products
         vocab_size = weight.size(0)
         cast_weight, cast_states = weight.to(dtype), states.to(dtype)
         states_gradient = torch.empty_like(cast_states)

@@ -15,8 +15,6 @@ import torch
 
 from dragoman.errors import UserError
 
-_MALLOC_TOP_PAD = 64 * 2**20  # bytes that malloc takes from the system at a time
-
 
 def accelerator_for(choice: str, devices: int) -> str:
     """Resolve trainer.accelerator. Raises UserError for more devices than exist."""
@@ -43,8 +41,7 @@ def precision_for(choice: str, accelerator: str) -> str:
 
 def cpu_has_bf16() -> bool:
     """Whether this CPU has bf16 products (AMX, AVX512-BF16); else fp32 is faster."""
-    flags = _cpuinfo().split()
-    return "amx_bf16" in flags or "avx512_bf16" in flags
+    return not {"amx_bf16", "avx512_bf16"}.isdisjoint(_cpuinfo().split())
 
 
 def _cpuinfo() -> str:
@@ -88,7 +85,7 @@ def configure_memory() -> None:
         m_mmap_max, m_trim_threshold, m_top_pad = -4, -1, -2
         libc.mallopt(m_mmap_max, 0)
         libc.mallopt(m_trim_threshold, 2**31 - 1)
-        libc.mallopt(m_top_pad, _MALLOC_TOP_PAD)
+        libc.mallopt(m_top_pad, 64 * 2**20)  # bytes that malloc takes from the system at a time
 
 
 def peak_memory(accelerator: str) -> int:

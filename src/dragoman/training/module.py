@@ -10,6 +10,7 @@ An optimizer step is skipped if its gradient is not finite. `training.max_skippe
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -98,12 +99,10 @@ class TranslationModule(LightningModule):
         for group in optimizer.param_groups:
             group["lr"] = lr
         self._last, self.tokens = (torch.cat([sums, norm[None].to(sums)]), lr), 0
-        self._skip_unless_finite(optimizer, norm)
-        if norm.device.type == "cpu" or step % READ_EVERY == 0:
-            self._report_skips(step, lr)
+        self._skip_unless_finite(optimizer, norm, step, lr)
 
-    def _skip_unless_finite(self, optimizer: Optimizer, norm: Tensor) -> None:
-        """Count and skip the step if its gradient norm is not finite."""
+    def _skip_unless_finite(self, optimizer: Optimizer, norm: Tensor, step: int, lr: float) -> None:
+        """Skip, count and report the step if its gradient norm is not finite."""
         finite, (total, in_a_row, last) = norm.isfinite(), self.skips
         bad = (~finite).float()
         self.skips.copy_(torch.stack((total + bad, (in_a_row + 1) * bad, torch.where(finite, last, norm))))
@@ -111,26 +110,18 @@ class TranslationModule(LightningModule):
             optimizer.found_inf = bad  # type: ignore[attr-defined]  # if it is 1, a fused optimizer skips the step
         elif self.trainer.precision != "16-mixed" and bad:  # in fp16 GradScaler skips
             self.zero_grad()  # optimizers skip parameters whose gradient is None
-
-    def _report_skips(self, step: int, lr: float) -> None:
-        _, in_a_row, norm = self.skips.tolist()
-        if not math.isfinite(norm):
+        if norm.device.type != "cpu" and step % READ_EVERY:
+            return
+        _, n, last_norm = self.skips.tolist()
+        if not math.isfinite(last_norm):
             self.skips[2] = 0
-            details = f"norm {norm}, learning rate {lr:.2e}, {in_a_row:.0f} in a row"
+            details = f"norm {last_norm}, learning rate {lr:.2e}, {n:.0f} in a row"
             self.say(f"step {step}: skipped, the gradient is not finite ({details})")
-        if in_a_row >= self.config.max_skipped:
-            self._stop(f"no finite gradient in {in_a_row:.0f} optimizer steps in a row")
-
-    def check_weights(self) -> None:
-        """Raise UserError if a weight is not finite. Called before every save."""
-        if not torch.nn.utils.get_total_norm([p.detach() for p in self.parameters()]).isfinite():
-            self._stop("the weights are no longer finite")
-
-    def _stop(self, reason: str) -> None:
-        raise UserError(
-            f"step {self.trainer.global_step + 1}: {reason}. The last checkpoint is kept. Start a new run "
-            "(name=...) with a lower training.lr or a larger training.warmup_steps"
-        )
+        if n >= self.config.max_skipped:
+            raise UserError(
+                f"step {step}: no finite gradient in {n:.0f} optimizer steps in a row. Start a new run "
+                "(name=...) with a lower training.lr or a larger training.warmup_steps"
+            )
 
     def optimizer_step(self, *args: object, **kwargs: object) -> None:
         super().optimizer_step(*args, **kwargs)  # type: ignore[arg-type]
@@ -159,10 +150,8 @@ class TranslationModule(LightningModule):
 
     def configure_optimizers(self) -> Optimizer:
         """Build the optimizer; weight decay applies to matrices other than embeddings."""
-        groups: list[list[Tensor]] = [[], []]
+        groups: list[dict[str, Any]] = [{"params": [], "weight_decay": x} for x in (self.config.weight_decay, 0.0)]
         for name, parameter in self.model.named_parameters():
-            groups[parameter.dim() < 2 or "embedding" in name].append(parameter)
-        decays = self.config.weight_decay, 0.0
-        named = [{"params": g, "weight_decay": decay} for g, decay in zip(groups, decays, strict=True)]
+            groups[parameter.dim() < 2 or "embedding" in name]["params"].append(parameter)
         # Not fused in fp16: a fused optimizer unscales the gradients itself, after they are clipped.
-        return OPTIMIZERS[self.config.optimizer](named, self.config, self.trainer.precision != "16-mixed")
+        return OPTIMIZERS[self.config.optimizer](groups, self.config, self.trainer.precision != "16-mixed")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 
 from dragoman.config import Config, SearchConfig, TrainerConfig
 from dragoman.explain import cost
@@ -27,33 +28,23 @@ STEPS = 20  # timed
 WARM_UP = 10  # before them: the longest batches come first, memory is allocated, torch.compile compiles
 
 
-class StopwatchCallback(Callback):
-    """When each optimizer step ended, and how many target tokens were read until then."""
-
-    def __init__(self) -> None:
-        self.ends: list[tuple[float, int]] = []
-        self.tokens = 0
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.tokens += batch.n_tokens * trainer.world_size
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            float(pl_module.sums[0])  # waits for a GPU
-            self.ends.append((time.monotonic(), self.tokens))
-
-
 def preflight(config: Config) -> None:
     """Print size, computed cost, measured speed, time and memory of the run."""
     config = resolve(config)
     with tempfile.TemporaryDirectory(prefix="dragoman-preflight-") as name:
         quiet(Path(name))
         config, data = prepare_data(config, Path(name), {})
-        watch = StopwatchCallback()
+        ends: list[float] = []  # when each batch ended
+
+        def note(trainer: Trainer, module: Any, *_: Any) -> None:
+            float(module.sums[0])  # waits for a GPU
+            ends.append(time.monotonic())
+
+        watch = LambdaCallback(on_train_batch_end=note)
         module = make_module(config, data, ProgressCallback(config.trainer))
         validation = ValidationCallback(data, config, module, say=lambda line: None)
-        # Translations of an untrained model end at their limits: as long as the references, on the average.
-        targets = data.tgt_tokenizer.encode_batch([pair.tgt for pair in validation.pairs])
-        ratio = sum(map(len, targets)) / max(1, sum(map(len, validation.sources)))
-        validation.search = SearchConfig(kind="greedy", max_length_a=ratio, max_length_b=1)
+        # Translations of an untrained model end at their limits: here as long as their sources.
+        validation.search = SearchConfig(kind="greedy", max_length_a=1, max_length_b=1)
         n = WARM_UP + STEPS
         c = dataclasses.replace(config.trainer, max_steps=n, validate_every=n + 1, loggers=[])
         trainer = make_trainer(dataclasses.replace(config, trainer=c), Path(name), [validation, watch], 0)
@@ -68,9 +59,10 @@ def preflight(config: Config) -> None:
         trainer.validate(module, datamodule=data, verbose=False)
         per_validation = time.monotonic() - begin
         if trainer.is_global_zero:
-            seconds, tokens = ((b - a) / STEPS for a, b in zip(watch.ends[WARM_UP - 1], watch.ends[-1], strict=True))
-            speed = f"{tokens:,.0f} target tokens, {tokens / seconds:,.0f} tokens/s"
-            print(f"a step: {seconds:.3f} seconds, {speed}")
+            n_batches = trainer.accumulate_grad_batches
+            seconds = (ends[-1] - ends[WARM_UP * n_batches - 1]) / STEPS
+            tokens = data.plan.shapes[:, 3].mean() * n_batches * trainer.world_size
+            print(f"a step: {seconds:.3f} seconds, {tokens:,.0f} target tokens, {tokens / seconds:,.0f} tokens/s")
             print(f"a validation: {per_validation:.1f} seconds, {len(validation.pairs):,} translations")
             print(forecast(config.trainer, seconds, per_validation))
             print(f"peak memory: {peak_memory(config.trainer.accelerator) / 1e9:.2f} GB")

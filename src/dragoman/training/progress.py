@@ -1,5 +1,6 @@
 """Progress bar on the terminal, and scalars for the loggers."""
 
+import dataclasses
 import logging
 import math
 import os
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from dragoman import files
-from dragoman.config import TrainerConfig
+from dragoman.config import Config, TrainerConfig
 from dragoman.data.collate import Batch
 from dragoman.errors import UserError, choose
 from dragoman.explain.picture import pixels
@@ -32,14 +33,12 @@ BAR_SECONDS = 0.5
 
 def _mlflow(run_dir: Path, step: int) -> MLFlowLogger:
     """Return a logger for MLFLOW_TRACKING_URI, or for mlflow.db beside the run."""
-    record, folder = run_dir / "mlflow.txt", run_dir.parent.resolve()
-    local = f"sqlite:///{folder}/mlflow.db"
-    uri = os.environ.get("MLFLOW_TRACKING_URI", local)
+    record, folder, uri = run_dir / "mlflow.txt", run_dir.parent.resolve(), os.environ.get("MLFLOW_TRACKING_URI")
     logger = MLFlowLogger(
         "dragoman",
         run_dir.name,
-        uri,
-        artifact_location=(folder / "mlflow").as_uri() if uri == local else None,
+        uri or f"sqlite:///{folder}/mlflow.db",
+        artifact_location=None if uri else (folder / "mlflow").as_uri(),
         run_id=record.read_text(encoding="utf-8") if step and record.exists() else None,
     )
     if run.is_first():
@@ -71,64 +70,46 @@ def check_loggers(names: Iterable[str]) -> None:
 
 
 def log_scalars(trainer: Trainer, scalars: dict[str, float]) -> None:
-    """Log the scalars of this step with every logger."""
     for logger in trainer.loggers:
         logger.log_metrics(scalars, trainer.global_step)
 
 
-def log_settings(trainer: Trainer, settings: dict[str, Any], scores: dict[str, float]) -> None:
+def log_settings(trainer: Trainer, config: Config, scores: dict[str, float]) -> None:
     """Log the settings as hyperparameters; TensorBoard shows them only with metrics."""
+    settings = run.flatten(dataclasses.asdict(config))
+    # MLflow raises an error for a parameter that changes.
+    fixed = {name: value for name, value in settings.items() if name not in run.MAY_CHANGE}
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.log_hyperparams(settings, {f"hp/{name}": score for name, score in scores.items()})
-        elif isinstance(logger, MLFlowLogger):  # raises an error for a parameter that changes
-            flat = run.flatten(settings)
-            logger.log_hyperparams({name: value for name, value in flat.items() if name not in run.MAY_CHANGE})
         else:
-            logger.log_hyperparams(settings)
+            logger.log_hyperparams(fixed if isinstance(logger, MLFlowLogger) else settings)
         logger.save()
         if isinstance(logger, WandbLogger):
             logger.experiment.finish()  # writes what is still in memory
 
 
-def _show_in_tensorboard(logger: Any, table: list[list[str]], images: dict[str, Any], step: int) -> None:
-    logger.experiment.add_text("samples", _markdown(table), step)
-    for name, image in images.items():
-        logger.experiment.add_image(name, image, step, dataformats="HWC")
-
-
-def _show_in_wandb(logger: Any, table: list[list[str]], images: dict[str, Any], step: int) -> None:
-    logger.log_table("samples", table[0], table[1:], step=step)
-    for name, image in images.items():
-        logger.log_image(name, [image], step)
-
-
-def _show_in_mlflow(logger: Any, table: list[list[str]], images: dict[str, Any], step: int) -> None:
-    logger.experiment.log_text(logger.run_id, _markdown(table), f"samples/step-{step:09}.md")
-    for name, image in images.items():
-        logger.experiment.log_image(logger.run_id, image, key=name, step=step)
+def log_samples(trainer: Trainer, table: list[list[str]], pictures: dict[str, bytes]) -> None:
+    """Log a table, header first, and PNG images with the loggers that show them."""
+    images, step = {name: pixels(png) for name, png in pictures.items()}, trainer.global_step
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            logger.experiment.add_text("samples", _markdown(table), step)
+            for name, image in images.items():
+                logger.experiment.add_image(name, image, step, dataformats="HWC")
+        elif isinstance(logger, WandbLogger):
+            logger.log_table("samples", table[0], table[1:], step=step)
+            for name, image in images.items():
+                logger.log_image(name, [image], step)
+        elif isinstance(logger, MLFlowLogger):
+            logger.experiment.log_text(logger.run_id, _markdown(table), f"samples/step-{step:09}.md")
+            for name, image in images.items():
+                logger.experiment.log_image(logger.run_id, image, key=name, step=step)
 
 
 def _markdown(table: list[list[str]]) -> str:
-    """Write the table in Markdown; its first row is the header."""
     lines = [f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in table]
     return "\n".join([lines[0], "|---" * len(table[0]) + "|", *lines[1:]])
-
-
-# class of logger -> function (logger, table, images, step); other loggers show scalars only
-SHOW: dict[type, Callable[[Any, list[list[str]], dict[str, Any], int], None]] = {
-    TensorBoardLogger: _show_in_tensorboard,
-    WandbLogger: _show_in_wandb,
-    MLFlowLogger: _show_in_mlflow,
-}
-
-
-def log_samples(trainer: Trainer, table: list[list[str]], draw: Callable[[], dict[str, bytes]]) -> None:
-    """Log a table and the PNG images of `draw` with the loggers that show them."""
-    loggers = [logger for logger in trainer.loggers if type(logger) in SHOW]
-    images = {name: pixels(png) for name, png in draw().items()} if loggers else {}
-    for logger in loggers:
-        SHOW[type(logger)](logger, table, images, trainer.global_step)
 
 
 class ProgressCallback(Callback):

@@ -60,10 +60,9 @@ class Results:
         texts = json.dumps(self.validation.translations(), ensure_ascii=False, indent=1)
         files.write(self.run_dir / "validation.json", texts.encode("utf-8", "replace"))
         c, data = self.config, self.data
-        corpora, notes = [corpus.label for corpus in c.data.corpora], list(data.notes)
-        provenance: dict[str, Any] = {"corpora": corpora, "fingerprint": data.fingerprint, "notes": notes}
-        provenance["train_pairs"] = data.train_size
-        meta = {"name": c.name, "validation": record, "data": provenance, "max_length": c.data.max_length}
+        origin: dict[str, Any] = {"corpora": [corpus.label for corpus in c.data.corpora], "notes": data.notes}
+        origin |= {"fingerprint": data.fingerprint, "train_pairs": data.train_size}
+        meta = {"name": c.name, "validation": record, "data": origin, "max_length": c.data.max_length}
         trained = bundle.Bundle(
             model=self.module.best_model,
             model_config=c.model,

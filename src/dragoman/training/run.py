@@ -1,11 +1,10 @@
 """The folder of a run: its lock, its settings, its record."""
 
-import contextlib
-import dataclasses
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +29,17 @@ def is_first() -> bool:
     return not getattr(rank_zero_only, "rank", 0)
 
 
-@contextlib.contextmanager
-def lock(run_dir: Path) -> Iterator[None]:
+def lock(run_dir: Path) -> AbstractContextManager[object]:
     """Allow one training per folder. Raises UserError for a second one."""
+    if not is_first():
+        return nullcontext()
     run_dir.parent.mkdir(parents=True, exist_ok=True)
-    file = FileLock(run_dir.with_name(f".{run_dir.name}.lock"))
     try:
-        if is_first():
-            file.acquire(timeout=LOCK_SECONDS)
+        return FileLock(run_dir.with_name(f".{run_dir.name}.lock")).acquire(timeout=LOCK_SECONDS)
     except Timeout:
         raise UserError(
             f"{run_dir}: another process trains there. Wait for it, or choose another name (name=...)"
         ) from None
-    try:
-        yield
-    finally:
-        file.release()
 
 
 def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
@@ -61,8 +55,8 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
         raise UserError(f"{run_dir}: not empty and not a run. Choose another name (name=...)")
     if record:
         # A setting that is younger than the run had its default then.
-        old = flatten(settings(Config())) | flatten(yaml.safe_load(saved.read_text(encoding="utf-8")))
-        new = flatten(settings(config))
+        old = flatten(asdict(Config())) | flatten(yaml.safe_load(saved.read_text(encoding="utf-8")))
+        new = flatten(asdict(config))
         keys = [key for key in old | new if old.get(key) != new.get(key) and key not in MAY_CHANGE]
         if keys:
             changes = "; ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in sorted(keys))
@@ -71,7 +65,7 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
                 "the old values to resume"
             )
     run_dir.mkdir(parents=True, exist_ok=True)
-    files.write(saved, yaml.safe_dump(settings(config), allow_unicode=True, sort_keys=False).encode())
+    files.write(saved, yaml.safe_dump(asdict(config), allow_unicode=True, sort_keys=False).encode())
     return record
 
 
@@ -99,11 +93,6 @@ def quiet(run_dir: Path) -> None:
         package.setLevel(logging.INFO)
         package.propagate = False
         package.handlers = [handler]
-
-
-def settings(config: Config) -> dict[str, Any]:
-    """Return the settings of a run as plain values, without `preflight`."""
-    return {key: value for key, value in dataclasses.asdict(config).items() if key != "preflight"}
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

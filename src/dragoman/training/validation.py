@@ -19,7 +19,7 @@ from dragoman.data.datamodule import TranslationData
 from dragoman.data.text import Pair, clean_text
 from dragoman.errors import check_choice
 from dragoman.explain.attention_map import attended
-from dragoman.explain.picture import attention_figure, curve_figure
+from dragoman.explain.picture import attention_figure
 from dragoman.languages import Direction
 from dragoman.metrics import LOWER_IS_BETTER, evaluate
 from dragoman.model.transformer import Transformer
@@ -43,6 +43,7 @@ class ValidationCallback(Callback):
         n = len(self.directions)
         pairs = select_pairs(data.validation, config.trainer.validation_pairs)
         self.pairs = [p for pair in pairs for p in (pair, pair.swapped())[:n]]
+        self.references = [pair.references or (pair.tgt,) for pair in self.pairs]
         self.groups = _groups([pair.corpus for pair in self.pairs], self.directions)
         self.scores = [*self.metrics, "exact"]
         self.columns = [name + suffix for suffix in self.groups for name in self.scores]
@@ -85,24 +86,15 @@ class ValidationCallback(Callback):
 
     def translations(self) -> dict[str, dict[str, list[Any]]]:
         """Return sources, references and hypotheses of the last validation, by direction."""
-        texts: dict[str, dict[str, list[Any]]] = {}
-        for i, (pair, hypothesis) in enumerate(zip(self.pairs, self.hypotheses, strict=True)):
-            columns = {"sources": pair.src, "references": pair.references or [pair.tgt], "hypotheses": hypothesis}
-            direction = texts.setdefault(str(self.directions[i % len(self.directions)]), {})
-            for name, value in columns.items():
-                direction.setdefault(name, []).append(value)
+        n, sources, texts = len(self.directions), [pair.src for pair in self.pairs], dict[str, Any]()
+        for i, direction in enumerate(self.directions):
+            columns: list[list[Any]] = [sources[i::n], self.references[i::n], self.hypotheses[i::n]]
+            texts[str(direction)] = dict(zip(("sources", "references", "hypotheses"), columns, strict=True))
         return texts
 
-    def curve(self) -> bytes:
-        """Plot the metrics of all validations over the steps, as a PNG."""
-        steps = [record["step"] for record in self.history]
-        names = [name for name in self.columns if not name.startswith("exact")] or ["loss"]
-        series = {name: (steps, [record[name] for record in self.history]) for name in names}
-        return curve_figure(series, "step", "validation")
-
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        self.hypotheses = hypotheses = self._translate(trainer, pl_module.best_model)
-        record = {"step": trainer.global_step, "loss": pl_module.validation_loss(), **self._score(hypotheses)}
+        self.hypotheses = self._translate(trainer, pl_module.best_model)
+        record = {"step": trainer.global_step, "loss": pl_module.validation_loss(), **self._score()}
         best = self.best
         self.is_best = best is None or self._rank(record) > self._rank(best)
         self.history.append(record)
@@ -111,11 +103,11 @@ class ValidationCallback(Callback):
         self.say(self._summary(record, best))
         scalars = {f"validation/{name}": record[name] for name in ("loss", *self.columns)}
         log_scalars(trainer, scalars | {"validation/perplexity": math.exp(min(50.0, record["loss"]))})
-        if self.n_samples:
-            self._show_samples(trainer, hypotheses, pl_module.best_model)
+        if self.n_samples and trainer.loggers:
+            self._show_samples(trainer, pl_module.best_model)
         for logger in trainer.loggers:
             logger.save()
-        self.before = hypotheses[: self.n_samples]
+        self.before = self.hypotheses[: self.n_samples]
 
     def _translate(self, trainer: Trainer, model: Transformer) -> list[str]:
         """Translate greedily; processes share the work, and each returns all results."""
@@ -129,18 +121,22 @@ class ValidationCallback(Callback):
         torch.distributed.all_gather_object(shares, share)
         return [shares[i % world_size][i // world_size] for i in range(len(self.sources))]
 
-    def _score(self, hypotheses: list[str]) -> Record:
-        """Return the scores of all columns, and their signatures."""
-        record: Record = {"signatures": {}} if self.metrics else {}
+    def _score(self) -> Record:
+        record: Record = {"signatures": {}}
         for suffix, parts in self.groups.items():
-            scored = [
-                _scores_of([(hypotheses[i], self.pairs[i]) for i in rows], direction.tgt, self.metrics)
-                for direction, rows in parts
-            ]
-            record |= {name + suffix: round(fmean(part[name] for part in scored), 3) for name in self.scores}
+            values: dict[str, list[float]] = {name: [] for name in self.scores}
+            signatures: dict[str, list[str]] = {name: [] for name in self.metrics}
+            for direction, rows in parts:
+                texts, references = [self.hypotheses[i] for i in rows], [self.references[i] for i in rows]
+                scores = evaluate(hypotheses=texts, references=references, tgt=direction.tgt, metrics=self.metrics)
+                for name, score in scores.items():
+                    values[name].append(round(score.score, 3))
+                    signatures[name].append(score.signature)
+                n_exact = sum(text in known for text, known in zip(texts, references, strict=True))
+                values["exact"].append(round(100 * n_exact / len(rows), 2))
+            record |= {name + suffix: round(fmean(values[name]), 3) for name in self.scores}
             for name in self.metrics:
-                signatures = dict.fromkeys(part["signatures"][name] for part in scored)
-                record["signatures"][name + suffix] = " and ".join(signatures)
+                record["signatures"][name + suffix] = " and ".join(dict.fromkeys(signatures[name]))
         return record
 
     def _summary(self, record: Record, best: Record | None) -> str:
@@ -155,22 +151,18 @@ class ValidationCallback(Callback):
             return f"{line}  (best so far by {self.monitor}: kept)"
         return f"{line}  (not kept: {self.monitor} was {best[self.monitor]:.2f} at step {best['step']})"
 
-    def _show_samples(self, trainer: Trainer, hypotheses: list[str], model: Transformer) -> None:
+    def _show_samples(self, trainer: Trainer, model: Transformer) -> None:
         """Log a table of translations, and last-layer cross-attention for two of them."""
         tokenizers = self.data.src_tokenizer, self.data.tgt_tokenizer
         before = [*self.before, *[""] * self.n_samples]
-        samples = list(zip(self.pairs, hypotheses, before, strict=False))[: self.n_samples]
-        header = ["source", "reference", "hypothesis", "previous hypothesis"]
-
-        def draw() -> dict[str, bytes]:
-            pictures = {}
-            for i, (_, hypothesis, _) in enumerate(samples[:2]):
+        table, pictures = [["source", "reference", "hypothesis", "previous hypothesis"]], {}
+        for i, (pair, hypothesis) in enumerate(zip(self.pairs[: self.n_samples], self.hypotheses, strict=False)):
+            table.append([pair.src, pair.tgt, hypothesis, before[i]])
+            if i < 2:
                 result = attended(model, tokenizers, self.sources[i], tokenizers[1].encode(hypothesis))
                 weights, pieces, title = result.maps["cross"][-1], result.pieces, f"step {trainer.global_step}"
                 pictures[f"attention/{i + 1}"] = attention_figure(weights, pieces["tgt_out"], pieces["src"], title)
-            return pictures
-
-        log_samples(trainer, [header, *([pair.src, pair.tgt, *texts] for pair, *texts in samples)], draw)
+        log_samples(trainer, table, pictures)
 
 
 def _groups(corpora: list[str], directions: list[Direction]) -> dict[str, list[tuple[Direction, list[int]]]]:
@@ -199,14 +191,3 @@ def select_pairs(pairs: Sequence[Pair], n: int) -> list[Pair]:
         share = min(len(members), (n - len(selected)) // (len(smallest_first) - k))
         selected += rng.choice(members, share, replace=False).tolist()
     return [pairs[i] for i in sorted(selected)]
-
-
-def _scores_of(rows: list[tuple[str, Pair]], tgt: str, metrics: Sequence[str]) -> Record:
-    """Return scores of one direction, and their signatures."""
-    hypotheses = [hypothesis for hypothesis, _ in rows]
-    references = [pair.references or (pair.tgt,) for _, pair in rows]
-    scores = evaluate(hypotheses=hypotheses, references=references, tgt=tgt, metrics=metrics)
-    record: Record = {name: round(score.score, 3) for name, score in scores.items()}
-    n_exact = sum(h in known for h, known in zip(hypotheses, references, strict=True))
-    record["exact"] = round(100 * n_exact / len(rows), 2)
-    return record | {"signatures": {name: score.signature for name, score in scores.items()}}
