@@ -5,8 +5,6 @@ import torch
 from torch import Tensor
 from transformers import T5Config, T5Model
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-from transformers.models.gptj import modeling_gptj
-from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -48,14 +46,6 @@ def test_our_rope_is_that_of_roformer(d_head, scheme):
         torch.testing.assert_close(rotated, theirs, atol=1e-5, rtol=1e-5)
 
 
-def test_our_rope_is_that_of_gpt_j(scheme):
-    q = torch.randn(2, 3, 40, 8)
-    sin, cos = modeling_gptj.create_sinusoidal_positions(40, 8).expand(2, 40, 8).chunk(2, -1)
-    expected = modeling_gptj.apply_rotary_pos_emb(q.transpose(1, 2), sin, cos).transpose(1, 2)
-    rotated = scheme("rope", d_model=24, n_heads=3).rotate(q, torch.arange(40))
-    torch.testing.assert_close(rotated, expected, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("n_heads", [6, 8])
 def test_our_alibi_is_that_of_bloom(n_heads, scheme):
     """Theirs rises with the key's place instead of falling with its distance: to a softmax that is the same, where no
@@ -66,14 +56,6 @@ def test_our_alibi_is_that_of_bloom(n_heads, scheme):
     theirs = build_alibi_tensor(torch.ones(1, 30), n_heads, torch.float32)[None]
     weights, expected = ((scores + b).masked_fill(~may, float("-inf")).softmax(-1) for b in (ours, theirs))
     torch.testing.assert_close(weights, expected)
-
-
-@pytest.mark.parametrize("n_heads", [8])
-def test_our_alibi_is_that_of_mpt(n_heads, scheme):
-    """(For other numbers MPT has the same slopes in another order.)"""
-    places, q = torch.arange(30), torch.zeros(1, n_heads, 30, 1)
-    last = scheme("alibi", n_heads=n_heads, d_model=n_heads).bias(q, q, places[-1:], places)
-    torch.testing.assert_close(last, build_mpt_alibi_tensor(n_heads, 30))
 
 
 def t5_with_the_weights_of(ours: Transformer) -> T5Model:
