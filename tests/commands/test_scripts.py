@@ -68,7 +68,7 @@ def corpus(home: Path) -> None:
         ("train_word2vec zh_en --output v", "did you mean experiment=zh_en"),
         ("notes wast", "did you mean 'waist'"),
         ("notes waist --out a.png", "one of pe, products, rope, t5, alibi"),
-        ("notes pe --out a.gif", ".png or a .html"),
+        ("notes pe --out a.gif", "a .html page, or a .png"),
         ("notes waist --language fr", "zh, en"),
     ],
 )
