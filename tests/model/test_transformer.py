@@ -81,17 +81,6 @@ def test_bf16_autocast_gives_nearly_the_same(kind, model, ids):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
 
 
-def test_k_targets_of_a_sentence_share_its_memory(model, ids):
-    k = 3
-    network, src, tgt = model().eval(), ids(2, 5), ids(2 * k, 4)
-    src[1, 3:] = PAD
-    padding = key_padding_mask(src)
-    shared = network.decode(tgt, network.encode(src, padding), padding)
-    rows, padding = src.repeat_interleave(k, 0), padding.repeat_interleave(k, 0)
-    copied = network.decode(tgt, network.encode(rows, padding), padding)
-    torch.testing.assert_close(shared, copied, atol=1e-5, rtol=1e-5)
-
-
 def copy_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> None:
     d = theirs.embed_dim
     with torch.no_grad():
