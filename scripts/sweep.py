@@ -66,7 +66,8 @@ def main(argv: list[str]) -> None:
     finished = {str(trial.params) for trial in study.trials if trial.state.is_finished()}
     waiting = study.get_trials(states=[TrialState.WAITING])
     study.optimize(objective, n_trials=args.trials - len(finished) + len(waiting), catch=Exception)
-    show(study, monitor)
+    table = study.trials_dataframe(attrs=("number", "state", "value", "params"))
+    print(table.to_string(index=False, float_format="{:.4g}".format, na_rep=""))
     if study.get_trials(states=[TrialState.COMPLETE]):
         best = [*base, *(f"{key}={value}" for key, value in study.best_params.items()), f"name={config.name}-best"]
         print(f"the best: python train.py {shlex.join(best)}")
@@ -120,20 +121,6 @@ def train(trial: Any, settings: list[str], monitor: str) -> float:
         print(f"trial {trial.number} ended: {error}", file=sys.stderr)
         raise
     return json.loads((bundle.parent / "metrics.json").read_text(encoding="utf-8"))["best"][monitor]
-
-
-def show(study: Any, monitor: str) -> None:
-    """Print a table of all trials."""
-    from rich.console import Console
-    from rich.table import Table
-
-    names = sorted({name for trial in study.trials for name in trial.params})
-    table = Table("trial", "state", monitor, *names)
-    for trial in study.trials:
-        values = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in map(trial.params.get, names))
-        value = "" if trial.value is None else f"{trial.value:.3f}"
-        table.add_row(str(trial.number), trial.state.name.lower(), value, *values)
-    Console().print(table)
 
 
 if __name__ == "__main__":
