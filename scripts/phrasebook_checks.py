@@ -68,7 +68,12 @@ def near_copies(pairs: list[Pair]) -> list[str]:
 
 def uncovered(words: Sequence[str], pairs: list[Pair]) -> list[str]:
     """Return the words that stand in fewer than three sentences, as substrings."""
-    return [word for word in words if sum(word in pair.zh for pair in pairs) < SENTENCES_PER_WORD]
+    longest = max(map(len, words))
+    counts: Counter[str] = Counter()
+    for pair in pairs:
+        spans = range(1, longest + 1)
+        counts.update({pair.zh[i : i + n] for n in spans for i in range(len(pair.zh) - n + 1)})
+    return [word for word in words if counts[word] < SENTENCES_PER_WORD]
 
 
 def elsewhere(pairs: list[Pair]) -> tuple[list[str], list[str]]:
