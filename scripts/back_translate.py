@@ -31,8 +31,6 @@ def parser() -> cli.Parser:
 def main(argv: list[str]) -> None:
     args = parser().parse(argv)
     cli.check_at_least_one(args, "batch")
-    if args.n_best not in (None, 1):
-        raise UserError("--n-best: one translation of each line becomes a source. Leave it out")
     if not args.output.endswith(".tsv"):
         raise UserError(f"--output {args.output}: the corpus is a TSV. Name a file that ends in .tsv")
     dropped: Counter[str] = Counter()

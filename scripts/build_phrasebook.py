@@ -16,7 +16,7 @@ import json
 import re
 import sys
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from phrasebook_checks import bare, elsewhere, near_copies, similar_pairs, uncovered
@@ -37,13 +37,29 @@ SHOWN = (
 Splits = dict[str, list[Pair]]
 
 
-def compose_all(written: list[Pair], seed: int) -> list[Pair]:
+def read_written(folder: Path) -> list[Pair]:
+    """Read all files by name; ValueError where a line is no pair or one zh has two translations."""
+    pairs: dict[str, Pair] = {}
+    for path in sorted(folder.glob("*.tsv")):
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            if not line or line.startswith("#"):
+                continue
+            cells = [cell.strip() for cell in line.split("\t")]
+            if len(cells) != 2 or not all(cells):
+                raise ValueError(f"{path.name} line {number}: expected zh<TAB>en (found {line!r})")
+            pair = Pair(cells[0], cells[1])
+            if pairs.setdefault(pair.zh, pair) != pair:
+                raise ValueError(f"{path.name} line {number}: {pair.zh} is also translated by {pairs[pair.zh].en!r}")
+    return list(pairs.values())
+
+
+def compose_all(written: list[Pair]) -> list[Pair]:
     """Compose every template's pairs, without Chinese sentences that are written or that came before."""
     lexicon = read_lexicon(HOME / "grammar")
     seen = {bare(pair.zh) for pair in written}
     pairs = []
     for row in read_table(HOME / "grammar" / "templates.tsv"):
-        for pair in compose(row, lexicon, seed):
+        for pair in compose(row, lexicon, SEED):
             if bare(pair.zh) not in seen:
                 seen.add(bare(pair.zh))
                 pairs.append(pair)
@@ -53,34 +69,15 @@ def compose_all(written: list[Pair], seed: int) -> list[Pair]:
 # -- splits
 
 
-def read_written(folder: Path) -> list[Pair]:
-    """Read all files by name; ValueError where a line is no pair or one zh has two translations."""
-    pairs: dict[str, Pair] = {}
-    places: dict[str, str] = {}
-    for path in sorted(folder.glob("*.tsv")):
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-            if not line or line.startswith("#"):
-                continue
-            place = f"{path.name} line {number}"
-            cells = [cell.strip() for cell in line.split("\t")]
-            if len(cells) != 2 or not all(cells):
-                raise ValueError(f"{place}: expected zh<TAB>en (found {line!r})")
-            pair = Pair(cells[0], cells[1])
-            if pairs.setdefault(pair.zh, pair) != pair:
-                first = places[pair.zh]
-                raise ValueError(f"{place}: {pair.zh} is {pair.en!r} here, {pairs[pair.zh].en!r} in {first}")
-            places.setdefault(pair.zh, place)
-    return list(pairs.values())
+def shuffled(pairs: list[Pair], seed: int = SEED) -> list[Pair]:
+    """The pairs in an order that is the same on every machine."""
+    return sorted(pairs, key=lambda pair: hashlib.sha256(f"{seed} {pair.zh}".encode()).hexdigest())
 
 
-def lot(seed: int, text: str) -> str:
-    """A sort key that shuffles, the same on every machine."""
-    return hashlib.sha256(f"{seed} {text}".encode()).hexdigest()
-
-
-def split_written(pairs: list[Pair], sizes: dict[str, int], seed: int) -> Splits:
+def split_written(pairs: list[Pair]) -> Splits:
     """Hold out pairs that are similar to no other pair, on neither side."""
-    drawn = sorted(pairs, key=lambda pair: lot(seed, pair.zh))[: 3 * sum(sizes.values())]
+    sizes = SIZES["written"]
+    drawn = shuffled(pairs)[: 3 * sum(sizes.values())]
     similar = {i for i, j in similar_pairs(drawn, pairs) if drawn[i] != pairs[j]}
     alone = iter([pair for i, pair in enumerate(drawn) if i not in similar and bare(pair.zh) not in SHOWN])
     rows = {name: list(islice(alone, size)) for name, size in sizes.items()}
@@ -94,19 +91,18 @@ def units(pair: Pair) -> set[str]:
     return {*(c for c in pair.zh if c.isalnum()), *words, *pair.combination}
 
 
-def split_composed(pairs: list[Pair], written: Splits, sizes: dict[str, int], seed: int) -> Splits:
+def split_composed(pairs: list[Pair], written: Splits) -> Splits:
     """Hold out pairs whose sentences are unique and whose units stay in at least three training pairs each.
 
     Pairs similar to a written pair that is held out are left out altogether.
     """
     near = {i for i, _ in similar_pairs(pairs, written["validation"] + written["test"])}
     pairs = [pair for i, pair in enumerate(pairs) if i not in near]
-    everything = [*pairs, *(pair for rows in written.values() for pair in rows)]
-    sentences = Counter(bare(text) for pair in everything for text in (pair.zh, pair.en))
+    sentences = Counter(bare(text) for pair in chain(pairs, *written.values()) for text in (pair.zh, pair.en))
     left = Counter(unit for pair in pairs for unit in units(pair))
     rows: Splits = {name: [] for name in SPLITS}
-    for pair in sorted(pairs, key=lambda pair: lot(seed, pair.zh)):
-        held = next((name for name in ("test", "validation") if len(rows[name]) < sizes[name]), "train")
+    for pair in shuffled(pairs):
+        held = next((name for name in ("test", "validation") if len(rows[name]) < SIZES["composed"][name]), "train")
         unique = sentences[bare(pair.zh)] == sentences[bare(pair.en)] == 1
         if held != "train" and unique and all(left[unit] > 3 for unit in units(pair)):
             left.subtract(units(pair))
@@ -116,31 +112,25 @@ def split_composed(pairs: list[Pair], written: Splits, sizes: dict[str, int], se
     return rows
 
 
-def build(seed: int = SEED) -> dict[str, Splits]:
+def build() -> dict[str, Splits]:
     """Both corpora from the tables under HOME."""
     pairs = read_written(HOME / "sentences")
-    written = split_written(pairs, SIZES["written"], seed)
-    drawn = sorted(compose_all(pairs, seed), key=lambda pair: lot(seed, pair.zh))[:COMPOSED]
-    composed = split_composed(drawn, written, SIZES["composed"], seed)
-    return {"written": written, "composed": composed}
+    written = split_written(pairs)
+    return {"written": written, "composed": split_composed(shuffled(compose_all(pairs))[:COMPOSED], written)}
 
 
 # -- files
 
 
-def as_jsonl(pairs: list[Pair]) -> str:
-    """The pairs as JSON lines, shuffled."""
-    rows = [{"translation": {"zh": p.zh, "en": p.en}} for p in sorted(pairs, key=lambda p: lot(SEED, p.zh))]
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
 def files(corpora: dict[str, Splits]) -> dict[str, str]:
-    """Path below HOME -> its text."""
-    return {
-        f"{corpus}/{name}.jsonl.gz": as_jsonl(pairs)
-        for corpus, splits in corpora.items()
-        for name, pairs in splits.items()
-    }
+    """Path below HOME -> its pairs as JSON lines, shuffled."""
+    texts = {}
+    for corpus, splits in corpora.items():
+        for name, pairs in splits.items():
+            rows = [{"translation": {"zh": pair.zh, "en": pair.en}} for pair in shuffled(pairs)]
+            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+            texts[f"{corpus}/{name}.jsonl.gz"] = "".join(lines)
+    return texts
 
 
 def write(corpora: dict[str, Splits], folder: Path) -> None:
@@ -182,9 +172,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.sample:
         pairs = read_written(HOME / "sentences")
-        pairs = pairs if arguments.of == "written" else compose_all(pairs, SEED)
-        pairs.sort(key=lambda pair: lot(arguments.seed, pair.zh))
-        print("\n".join(f"{pair.zh}\t{pair.en}" for pair in pairs[: arguments.sample]))
+        pairs = pairs if arguments.of == "written" else compose_all(pairs)
+        for pair in shuffled(pairs, arguments.seed)[: arguments.sample]:
+            print(f"{pair.zh}\t{pair.en}")
         return 0
     corpora = build()
     if arguments.check:

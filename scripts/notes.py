@@ -5,6 +5,7 @@ Every number is computed by the program's own modules. --list shows the examples
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from dragoman.commands import cli
@@ -25,8 +26,6 @@ def parser() -> cli.Parser:
 def main(argv: list[str]) -> None:
     args = parser().parse(argv)
     check_choice("--language", args.language, ("zh", "en"))
-    if args.out and not args.out.lower().endswith((".png", ".html")):
-        raise UserError(f"--out: name a .png or a .html file (found {args.out})")
     from dragoman.explain.notes import EXAMPLES, PICTURES, titles
     from dragoman.explain.page import render
 
@@ -36,11 +35,10 @@ def main(argv: list[str]) -> None:
     for name in args.names:
         check_choice("example", name, [*EXAMPLES, "all"])
     names = list(EXAMPLES) if "all" in args.names else args.names
-    as_png = (args.out or "").lower().endswith(".png")
-    if as_png and (len(names) > 1 or names[0] not in PICTURES):
-        raise UserError(
-            f"--out {args.out}: a .png shows one of {', '.join(PICTURES)}. The others are text: name a .html"
-        )
+    suffix = Path(args.out or "").suffix.lower()
+    one_picture = suffix == ".png" and len(names) == 1 and names[0] in PICTURES
+    if args.out and suffix != ".html" and not one_picture:
+        raise UserError(f"--out {args.out}: name a .html page, or a .png of one of {', '.join(PICTURES)}")
     examples: list[dict[str, Any]] = []
     for name in names:
         values = EXAMPLES[name]()
@@ -52,9 +50,8 @@ def main(argv: list[str]) -> None:
         print("\n\n\n".join(each["text"] + hint * (each["name"] in PICTURES) for each in examples))
         return
     with cli.new_file(args.out, overwrite=args.overwrite) as file:
-        file.write(
-            examples[0]["picture"] if as_png else render("notes.html", examples=examples, language=args.language)
-        )
+        page = render("notes.html", examples=examples, language=args.language)
+        file.write(examples[0]["picture"] if one_picture else page)
 
 
 if __name__ == "__main__":

@@ -29,37 +29,29 @@ def folded(zh: str) -> str:
 def similar(left: Sequence[str], right: Sequence[str], n: int, share: float = 0.5) -> Iterator[tuple[int, int]]:
     """Yield (i, j) where left[i] and right[j] have this share of their character n-grams in common (Jaccard).
 
-    If both are one list, each pair comes once, with j < i. Two texts that share half of their n-grams have one of the
-    rarer halves in common, so only these are compared.
+    Two texts that share half of their n-grams have one of the rarer halves in common, so only these are compared.
     """
-    sides = [left] if left is right else [left, right]
-    sets = [[frozenset(t[i : i + n] for i in range(max(1, len(t) - n + 1))) for t in side] for side in sides]
-    counts = Counter(gram for grams in chain(*sets) for gram in grams)
-    index = defaultdict(list)
+    sides = [[frozenset(t[i : i + n] for i in range(max(1, len(t) - n + 1))) for t in side] for side in (left, right)]
+    counts = Counter(gram for grams in chain(*sides) for gram in grams)
 
     def rarest(grams: frozenset[str]) -> list[str]:
         return sorted(grams, key=lambda gram: (counts[gram], gram))[: int((1 - share) * len(grams)) + 1]
 
-    def add(j: int) -> None:
-        for gram in rarest(sets[-1][j]):
+    index = defaultdict(list)
+    for j, grams in enumerate(sides[1]):
+        for gram in rarest(grams):
             index[gram].append(j)
-
-    for j in range(len(right) if len(sets) > 1 else 0):
-        add(j)
-    for i, grams in enumerate(sets[0]):
+    for i, grams in enumerate(sides[0]):
         for j in {j for gram in rarest(grams) for j in index.get(gram, ())}:
-            other, size = sets[-1][j], len(grams)
+            other, size = sides[1][j], len(grams)
             if share * size <= len(other) <= size / share and len(grams & other) >= share * len(grams | other):
                 yield i, j
-        if len(sets) == 1:
-            add(i)
 
 
 def similar_pairs(left: list[Pair], right: list[Pair]) -> Iterator[tuple[int, int]]:
-    """Yield (i, j) where the Chinese or the English sentences are similar; j < i if both are one list."""
-    for text, n in ((lambda pair: folded(pair.zh), 2), (lambda pair: bare(pair.en), 3)):
-        texts = list(map(text, left))
-        yield from similar(texts, texts if left is right else list(map(text, right)), n)
+    """Yield (i, j) where the Chinese or the English sentences are similar."""
+    yield from similar([folded(pair.zh) for pair in left], [folded(pair.zh) for pair in right], 2)
+    yield from similar([bare(pair.en) for pair in left], [bare(pair.en) for pair in right], 3)
 
 
 def near_copies(pairs: list[Pair]) -> list[str]:
@@ -69,7 +61,7 @@ def near_copies(pairs: list[Pair]) -> list[str]:
     """
     pairs = [pair for pair in pairs if len(folded(pair.zh)) > SHORT]
     zh, en = [folded(pair.zh) for pair in pairs], [bare(pair.en) for pair in pairs]
-    near = set(similar(zh, zh, 2, NEAR))
+    near = {(i, j) for i, j in similar(zh, zh, 2, NEAR) if i > j}
     near &= {*similar(en, en, 3, NEAR), *((i, j) for i, j in near if zh[i] == zh[j])}
     return [f"near copies: {pairs[i].zh} | {pairs[j].zh} ({pairs[i].en} | {pairs[j].en})" for i, j in sorted(near)]
 

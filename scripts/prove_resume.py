@@ -10,8 +10,8 @@ Exits with 1 if one differs. The result holds for one machine, number of threads
 """
 
 import argparse
-import contextlib
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -24,34 +24,64 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dragoman import config as settings
+import torch
 
-CORPUS = "data/phrasebook/composed/validation.jsonl.gz"  # 200 pairs, here to train on
-CONTEXT: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
-VALIDATION, SAVE, BETWEEN = "in a validation", "between a save's renames", "between two batches of a step"
-MOMENTS = (VALIDATION, SAVE, "at an epoch's first batch", "at an epoch's last batch", BETWEEN)
-Kill = float | str  # seconds after the first step began, or one of MOMENTS
+from dragoman.compose import compose
+from dragoman.training.fit import fit
+from dragoman.training.module import TranslationModule
+from dragoman.training.validation import ValidationCallback
+
+# Three epochs of 200 pairs in 16 steps of two batches
+SETTINGS = [
+    "recipe=none", "data.corpora=[{path:data/phrasebook/composed/validation.jsonl.gz}]",
+    "data.tokenizer.kind=unigram", "data.tokenizer.sampling=0.2", "data.max_tokens=300", "data.max_length=60",
+    "data.validation_size=20", "data.test_size=20",
+    "model=tiny", "model.d_model=32", "model.d_ff=64", "model.n_heads=2",
+    "model.n_encoder_layers=1", "model.n_decoder_layers=1", "model.dropout=0.2",
+    "training.ema=0.9", "training.warmup_steps=5", "training.lr=3e-3", "training.accumulate=2",
+    "training.average_last=2",
+    "trainer.accelerator=cpu", "trainer.precision=32", "trainer.max_steps=16", "trainer.validate_every=5",
+    "trainer.validation_pairs=4", "trainer.samples=0", "trainer.log_every=2", "trainer.save_minutes=0.001",
+]  # fmt: skip
+CONTEXT: Any = multiprocessing.get_context("forkserver")
+Kill = float | str  # seconds after the start of the process, or one of MOMENTS
+
+
+def is_batch(module: TranslationModule, number: int) -> bool:
+    """Whether the next batch is this one of an epoch; -1 is the last."""
+    data: Any = module.trainer.datamodule  # type: ignore[attr-defined]  # of Lightning
+    return (data.consumed - number) % data.plan.batches_per_epoch == 0
+
+
+# Moment: the run is killed before the nth call of a function for which a condition holds.
+STEP = TranslationModule, "training_step"
+MOMENTS: dict[str, tuple[Any, str, Callable[..., bool], int]] = {
+    "in a validation": (ValidationCallback, "on_validation_epoch_end", lambda *_: True, 2),
+    "between a save's renames": (os, "replace", lambda old, new: Path(new).name == "last.ckpt", 2),
+    "at an epoch's first batch": (*STEP, lambda module, *_: is_batch(module, 0), 2),
+    "at an epoch's last batch": (*STEP, lambda module, *_: is_batch(module, -1), 1),
+    "between two batches of a step": (*STEP, lambda module, batch, index: index == 13, 1),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kill training, resume it, compare the results bit by bit.")
     parser.add_argument("--trials", type=int, default=20, metavar="N", help="kills at random moments (20)")
-    parser.add_argument("--short", action="store_true", help="three runs, killed four times")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the random moments (1)")
     args = parser.parse_args()
     CONTEXT.set_forkserver_preload(["dragoman.training.fit"])  # imported once, not at every start
     with tempfile.TemporaryDirectory(prefix="dragoman-prove-") as name:
         folder = Path(name)
         train(folder, "warm")  # fills the data cache
-        seconds = train(folder, "straight") or 0.0
+        begin = time.monotonic()
+        train(folder, "straight")
+        seconds = time.monotonic() - begin
         expected = outcome(folder / "straight")
         print(f"{'not interrupted':<66} {expected}", flush=True)
-        rng = random.Random(args.seed)
-        kills: list[list[Kill]] = [[rng.uniform(0.05, 0.95) * seconds] for _ in range(args.trials)]
+        rng = random.Random(1)
+        # Before 0.3 most runs have not begun their first step.
+        kills: list[list[Kill]] = [[rng.uniform(0.3, 0.95) * seconds] for _ in range(args.trials)]
         kills += [[moment] for moment in MOMENTS]
-        kills += [[rng.uniform(0.3, 0.6) * seconds] * 2, [VALIDATION, SAVE]]
-        if args.short:
-            kills = [[VALIDATION, SAVE], [BETWEEN], [0.5 * seconds]]
+        kills += [[rng.uniform(0.4, 0.6) * seconds] * 2, ["in a validation", "between a save's renames"]]
         # Every other time with worker processes
         equal = [trial(folder, f"run{n}", 2 * (n % 2), each, expected) for n, each in enumerate(kills)]
     print(f"{sum(equal)} of {len(equal)} killed and resumed runs equal the uninterrupted one")
@@ -62,7 +92,7 @@ def trial(folder: Path, name: str, workers: int, kills: list[Kill], expected: st
     """Start a run, kill and resume it, and return whether it ended as expected."""
     events, n_saved = [], 0
     for kill in kills:
-        if train(folder, name, workers, kill) is None:  # it ended before it was killed
+        if not train(folder, name, workers, kill):  # it ended before it was killed
             sooner = [0.8 * kill if isinstance(kill, float) else kill for kill in kills]
             return trial(folder, f"{name}-", workers, sooner, expected)
         when = f"after {kill:.2f} s" if isinstance(kill, float) else kill
@@ -78,96 +108,40 @@ def trial(folder: Path, name: str, workers: int, kills: list[Kill], expected: st
     return verdict == "equal"
 
 
-def train(folder: Path, name: str, workers: int = 0, kill: Kill | None = None) -> float | None:
-    """Start or resume a run in its own process.
-
-    Returns the seconds from its first step to its end, or None if it ended before it was killed.
-    """
-    started, start = CONTEXT.Pipe(duplex=False)
-    moment = kill if isinstance(kill, str) else None
-    process = CONTEXT.Process(target=work, args=(folder, name, workers, moment, start))
+def train(folder: Path, name: str, workers: int = 0, kill: Kill | None = None) -> bool:
+    """Start or resume a run in its own process; return whether it was killed."""
+    process = CONTEXT.Process(target=work, args=(folder, name, workers, kill))
     process.start()
-    start.close()
-    with contextlib.suppress(EOFError):  # the run had no step left
-        started.recv()
-    begin = time.monotonic()
-    if isinstance(kill, float):
-        process.join(kill)
-        process.kill()
+    process.join(kill if isinstance(kill, float) else None)
+    process.kill()
     process.join()
-    if process.exitcode not in (0, -signal.SIGKILL) or (kill is None and process.exitcode):
+    if process.exitcode not in ((0,) if kill is None else (0, -signal.SIGKILL)):
         sys.exit(f"training failed:\n{(folder / f'{name}.out').read_text()}")
-    return None if kill is not None and not process.exitcode else time.monotonic() - begin
+    return process.exitcode != 0
 
 
-def work(folder: Path, name: str, workers: int, moment: str | None, start: Any) -> None:
+def work(folder: Path, name: str, workers: int, kill: Kill | None) -> None:
     """The process: train, and die at the moment given."""
-    from dragoman.training.fit import fit
-    from dragoman.training.module import TranslationModule
-
     with open(folder / f"{name}.out", "a") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     # A killed process loses the lines in its buffer.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # As in a run started by hand: workers of a fork server would not notice that the training was killed.
-    multiprocessing.set_start_method("fork" if hasattr(os, "fork") else "spawn", force=True)
-    if moment:
-        die(moment)
-    call_before(TranslationModule, "training_step", lambda *_: True, 1, lambda: start.send("started"))
-    fit(config_of(folder, name, workers))
+    multiprocessing.set_start_method("fork", force=True)
+    if isinstance(kill, str):
+        die(*MOMENTS[kill])
+    places = f"run_dir={folder / name}", f"data.cache={folder / 'cache'}", f"data.workers={workers}"
+    fit(compose([*SETTINGS, *places]))
 
 
-def config_of(folder: Path, name: str, workers: int) -> settings.Config:
-    """Three epochs in 16 steps of two batches."""
-    return settings.Config(
-        name="proof",
-        run_dir=str(folder / name),
-        data=settings.DataConfig(
-            corpora=[settings.CorpusConfig(path=CORPUS)], cache=str(folder / "cache"), workers=workers,
-            tokenizer=settings.TokenizerConfig(kind="unigram", sampling=0.2),
-            max_tokens=300, max_length=60, validation_size=20, test_size=20,
-        ),
-        model=settings.ModelConfig(
-            d_model=32, d_ff=64, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, dropout=0.2
-        ),
-        training=settings.TrainingConfig(ema=0.9, warmup_steps=5, lr=3e-3, accumulate=2, average_last=2),
-        trainer=settings.TrainerConfig(
-            accelerator="cpu", precision="32", max_steps=16, validate_every=5, validation_pairs=4, samples=0,
-            log_every=2, save_minutes=0.001,
-        ),
-    )  # fmt: skip
-
-
-def die(moment: str) -> None:
-    """Kill this process when it comes to the moment."""
-    from dragoman import files
-    from dragoman.training.module import TranslationModule
-    from dragoman.training.validation import ValidationCallback
-
-    def is_batch(module: Any, number: int) -> bool:
-        data = module.trainer.datamodule
-        return (data.consumed - number) % data.plan.batches_per_epoch == 0
-
-    step = TranslationModule, "training_step"
-    conditions: tuple[tuple[Any, str, Callable[..., bool], int], ...] = (
-        (ValidationCallback, "on_validation_epoch_end", lambda *_: True, 2),
-        (files.os, "replace", lambda old, new: Path(new).name == "last.ckpt", 2),
-        (*step, lambda module, *_: is_batch(module, 0), 2),
-        (*step, lambda module, *_: is_batch(module, -1), 1),
-        (*step, lambda module, batch, index: index == 13, 1),
-    )
-    call_before(*conditions[MOMENTS.index(moment)], lambda: os.kill(os.getpid(), signal.SIGKILL))
-
-
-def call_before(owner: Any, function: str, when: Callable[..., bool], nth: int, call: Callable[[], None]) -> None:
-    """Call `call` before the nth call of `owner.function` for which `when` is true."""
-    original, left = getattr(owner, function), [nth]
+def die(owner: Any, function: str, condition: Callable[..., bool], nth: int) -> None:
+    """Kill this process before the nth call of `owner.function` for which the condition holds."""
+    original, numbers = getattr(owner, function), itertools.count(1)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        left[0] -= when(*args)
-        if when(*args) and left[0] == 0:
-            call()
+        if condition(*args) and next(numbers) == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
         return original(*args, **kwargs)
 
     setattr(owner, function, wrapper)
@@ -175,8 +149,6 @@ def call_before(owner: Any, function: str, when: Callable[..., bool], nth: int, 
 
 def outcome(run: Path) -> str:
     """Hash the result of a run."""
-    import torch
-
     checkpoint = torch.load(run / "last.ckpt", weights_only=True)
     digest = hashlib.sha256()
     moments = checkpoint["optimizer_states"][0]["state"]

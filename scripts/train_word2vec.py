@@ -16,7 +16,6 @@ from dragoman.commands import cli
 from dragoman.commands.train import check_settings
 from dragoman.compose import compose
 from dragoman.data.prepare import Prepared, prepare
-from dragoman.errors import UserError
 
 KINDS = {"skipgram": {"sg": 1}, "cbow": {"sg": 0, "cbow_mean": 1}, "cbow_sum": {"sg": 0, "cbow_mean": 0}}
 
@@ -39,10 +38,8 @@ def main(argv: list[str]) -> None:
     args, words = parser().parse_known_args(argv)
     cli.check_at_least_one(args, "dim", "window", "epochs", "workers")
     config = compose(check_settings(words))
-    try:
-        from gensim.models import Word2Vec
-    except ImportError:
-        raise UserError("training word vectors needs gensim: pip install 'dragoman[vectors]'") from None
+    from gensim.models import Word2Vec
+
     # Opened before the work: a file that cannot be written is reported at once.
     with cli.new_file(args.output, overwrite=args.overwrite) as file:
         # The data's own report goes into a folder that is removed, and its messages to stderr.
@@ -52,9 +49,7 @@ def main(argv: list[str]) -> None:
         size = args.dim or config.model.d_model
         # min_count=1: the vocabulary has no rare words, they are spelt in pieces.
         model = Word2Vec(Sentences(prepared), vector_size=size, min_count=1, **KINDS[args.kind], **options).wv
-        file.write(f"{len(model)} {size}\n".encode())
-        for word, row in zip(model.index_to_key, model.vectors, strict=True):
-            file.write(f"{word} {' '.join(row.astype(str))}\n".encode())
+        model.save_word2vec_format(file.name)
     print(f"{len(model):,} pieces in {size} dimensions ({args.kind}): {args.output}")
     print(f"use them: python train.py {' '.join(words)} model.embedding.init={args.output} name=NEW_NAME")
 

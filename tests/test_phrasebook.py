@@ -115,7 +115,7 @@ def test_similarity_ignores_particles_and_small_changes() -> None:
         build.Pair("爸爸在院子里修自行车。", "Dad is fixing a bike in the yard."),
         build.Pair("明天见。", "See you tomorrow."),
     ]
-    assert sorted(set(build.similar_pairs(pairs, pairs))) == [(1, 0), (3, 2)]
+    assert {(i, j) for i, j in build.similar_pairs(pairs, pairs) if i > j} == {(1, 0), (3, 2)}
 
 
 def test_sentences_of_the_readmes_stay_in_train(corpora: Corpora) -> None:

@@ -71,6 +71,7 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
         (PermissionError(13, "Denied", "x"), 2, "error: x: Denied\n"),
         (OSError(28, "No space left"), 2, "error: output: No space left\n"),
         (BrokenPipeError(), 0, ""),
+        (ModuleNotFoundError("no", name="x"), 2, "error: x is not installed. Run `pip install x`\n"),
         (KeyboardInterrupt(), 130, "stopped\n"),
     ],
 )

@@ -53,23 +53,22 @@ def corpus(home: Path) -> None:
         ("evaluate --model runs/golden --src zh.txt", "--ref"),
         ("evaluate --model runs/golden --corpus talk.jsonl --src zh.txt --ref en.txt", "not both"),
         ("evaluate --model runs/golden --challenge --output runs", "no evaluation"),
-        ("average --output mean", "nothing to average"),
-        ("average --output mean --run runs/golden", "no snapshots"),
+        ("average --output mean --run runs/golden", "nothing to average"),
         ("average --output mean zh.txt", "no configuration"),
         ("average --output mean runs/golden/bundle zh.txt", "no weights of a model"),
-        ("average --output mean runs/golden/bundle other.safetensors", "another model"),
+        ("average --output mean --run runs/golden other.safetensors", "another model"),
         ("doctor", "name a corpus"),
         ("export --model runs/golden --to ctranslate", "did you mean 'ctranslate2'"),
         ("export --model nowhere --to ctranslate2", "no bundle"),
         ("back_translate --model runs/golden --input zh.txt --output talk.jsonl", "ends in .tsv"),
         ("export --model runs/golden --to argos --push me/model", "--to huggingface"),
-        ("neighbours king", "--vectors FILE or --model FOLDER"),
+        ("neighbours king", "--vectors --model is required"),
         ("neighbours --vectors vectors.txt qeen", "did you mean 'queen'"),
-        ("neighbours --vectors vectors.txt king -", "cannot read 'king -'"),
+        ("neighbours --vectors vectors.txt king -", "words with + or - between them"),
         ("train_word2vec zh_en --output v", "did you mean experiment=zh_en"),
         ("notes wast", "did you mean 'waist'"),
         ("notes waist --out a.png", "one of pe, products, rope, t5, alibi"),
-        ("notes pe --out a.gif", ".png or a .html"),
+        ("notes pe --out a.gif", "a .html page, or a .png"),
         ("notes waist --language fr", "zh, en"),
     ],
 )
@@ -121,7 +120,7 @@ def test_evaluate_finds_the_direction_of_files(script: Script) -> None:
     [
         ("--run runs/golden --last 2", 1.5),
         ("--run runs/golden --half", 1.0),
-        ("runs/golden/bundle runs/golden/last.ckpt", 1.5),
+        ("runs/golden/bundle runs/golden/snapshots/step-000000002.safetensors", 1.5),
     ],
 )
 def test_average_is_the_mean(script: Script, home: Path, arguments: str, factor: float) -> None:
@@ -131,7 +130,6 @@ def test_average_is_the_mean(script: Script, home: Path, arguments: str, factor:
     for k in range(3):
         state = {name: k * weight for name, weight in weights.items()}
         save_file(state, folder / "snapshots" / f"step-{k:09d}.safetensors")
-    torch.save({"state_dict": {f"model.{k}": v for k, v in state.items()}}, folder / "last.ckpt")
     script(f"average {arguments} --output mean")
     for name, parameter in bundles.load("mean").model.named_parameters():
         assert torch.allclose(parameter, factor * weights[name], atol=1e-2)

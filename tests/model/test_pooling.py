@@ -47,15 +47,6 @@ def test_the_mean_is_the_query_of_attention_mean() -> None:
         torch.testing.assert_close(attention_mean(h, PADDING)[row], alpha @ tokens)
 
 
-def test_attention_mean_favours_tokens_that_agree() -> None:
-    agreeing, odd = torch.tensor([3.0, 0.0, 0.0, 0.0]), torch.tensor([0.0, 3.0, 0.0, 0.0])
-    h = torch.stack([agreeing, agreeing, agreeing, odd])[None]
-    none = torch.zeros(1, 4, dtype=torch.bool)
-    mean, attended = masked_mean(h, none)[0], attention_mean(h, none)[0]
-    assert attended[0] > mean[0]
-    assert attended[1] < mean[1]
-
-
 @pytest.mark.parametrize("name", [*POOLINGS, "learned"])
 def test_padding_changes_no_vector(name: str) -> None:
     pool, h = every()[name], memory()
@@ -75,18 +66,3 @@ def test_a_row_without_tokens_gives_zeros(name: str) -> None:
     assert h.grad is not None
     assert h.grad.isfinite().all()
     assert h.grad[padding].eq(0).all()
-
-
-def test_attention_pooling_learns() -> None:
-    torch.manual_seed(6)
-    pooling, h = AttentionPooling(16), memory()
-    target = h[:, 1]  # attend to the second token
-    optimizer = torch.optim.Adam(pooling.parameters(), lr=0.05)
-    losses = []
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = (pooling(h, PADDING) - target).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] / 10

@@ -70,6 +70,9 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
         except OSError as error:
             print(f"error: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
             return 2
+        except ModuleNotFoundError as error:  # of an extra
+            print(f"error: {error.name} is not installed. Run `pip install {error.name}`", file=sys.stderr)
+            return 2
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr)
             return 130
