@@ -154,6 +154,7 @@ def test_information_for_clients(client: TestClient) -> None:
     )
     paths = client.get("/openapi.json").json()["paths"]
     assert "422" not in json.dumps(paths)
+    assert "text/plain" not in json.dumps(paths)  # errors are JSON at each address
 
 
 def test_attention_and_search_are_explained(client: TestClient) -> None:

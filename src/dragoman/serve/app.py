@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ValidationError
@@ -139,7 +139,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
             del files[next(iter(files))]
         return {"translatedFileUrl": str(request.url_for("download_file", name=name))}
 
-    @app.get("/download_file/{name}", response_class=PlainTextResponse)
+    @app.get("/download_file/{name}", response_class=Response)
     async def download_file(name: str) -> PlainTextResponse:
         if name not in files:
             raise HTTPException(404, "File not found")
