@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman import bundle as bundles
+from dragoman import files
 from dragoman.errors import UserError
 from dragoman.serve.models import Model, Models
 from dragoman.translation import export
@@ -68,6 +69,14 @@ def test_the_old_model_goes_on_when_the_folder_is_damaged(run_folder: Path, dama
         shutil.copytree(GOLDEN, bundle)
         model.refresh()
         assert "error" not in model.status()
+
+
+def test_a_shipped_model_needs_no_cache(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "shipped", lambda path: run_folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(run_folder / ("x" * 300)))  # can be neither made nor looked up
+    model = Model(run_folder / "bundle")
+    model.refresh()
+    assert (model.translator.engine, model.error) == ("torch", "")
 
 
 def test_two_models_of_one_direction_are_refused(run_folder: Path) -> None:

@@ -5,6 +5,7 @@ training is a change too. A folder that vanishes or is damaged leaves the model 
 """
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,7 +64,8 @@ class Model:
         """Return the times at which the bundle and its export were written."""
         bundle = locate(self.folder)
         manifests = bundle / MANIFEST, export_of(bundle) / MANIFEST
-        return [path.stat().st_mtime_ns for path in manifests if path.exists()]
+        # Not by Path.exists(), which raises an error for a cache folder that may not be read.
+        return [path.stat().st_mtime_ns for path in manifests if os.path.exists(path)]
 
 
 class Models:
