@@ -142,7 +142,7 @@ def count_lines(path: str) -> int:
 def new_file(path: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
     """Yield a file that appears as `path` when it is complete; links are followed."""
     target = Path(os.path.realpath(path))
-    if target.is_dir() or (target.exists() and not overwrite):
+    if target.exists() and not (overwrite and target.is_file()):
         raise UserError(f"{path}: exists already. Use --overwrite to replace a file, or name another path")
     with files.replacing(target) as file:
         yield file
