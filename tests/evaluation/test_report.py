@@ -92,6 +92,13 @@ def test_unlike_scores_have_columns_of_their_own(tmp_path: Path) -> None:
     assert len(notes) == 3
 
 
+def test_a_level_of_the_start_of_an_adaptation_needs_no_time(tmp_path: Path) -> None:
+    metrics = json.loads((path := write_run(tmp_path / "a") / "metrics.json").read_text())
+    metrics["validations"].insert(0, {"step": 0, "loss": 3.0, "bleu": 21.0})
+    path.write_text(json.dumps(metrics))
+    assert leaderboard([tmp_path / "a"], [20, 25])[0][0]["validation bleu: minutes to 20 / 25"] == "0.0 / 20.0"
+
+
 def test_the_script_writes_and_refuses(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert script.main([str(tmp_path)]) == 2
     assert "not a run" in capsys.readouterr().err

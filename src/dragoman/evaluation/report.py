@@ -161,4 +161,5 @@ def _leading(names: list[str], monitor: str) -> list[str]:
 
 def _minutes(history: Sequence[dict[str, Any]], name: str, level: float) -> str:
     """Return the minutes until a metric reached a level, or "-"."""
-    return next((f"{each['seconds'] / 60:.1f}" for each in history if each[name] >= level), "-")
+    # The validation before an adaptation (init_from) has no time.
+    return next((f"{each.get('seconds', 0) / 60:.1f}" for each in history if each[name] >= level), "-")
