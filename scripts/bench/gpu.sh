@@ -1,9 +1,9 @@
 #!/bin/sh
 # Everything to learn from a GPU, in one command: the tests that need one, then the table of speeds.
-# Options are those of gpu.py. PYTHON names another interpreter than .venv/bin/python.
+# PYTHON names another interpreter than .venv/bin/python.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 python=${PYTHON:-.venv/bin/python}
 export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}"
 "$python" -m pytest -m gpu tests
-exec "$python" scripts/bench/gpu.py "$@"
+exec "$python" scripts/bench/gpu.py
