@@ -16,6 +16,7 @@ from dragoman.errors import UserError
 from dragoman.training import fit as fit_module
 from dragoman.training import progress
 from dragoman.training.fit import fit, resolve
+from dragoman.training.run import open_run
 
 
 def test_a_finished_run_leaves_its_files(straight, metrics_of):
@@ -116,6 +117,16 @@ def test_a_folder_that_is_no_run_is_left_alone(runs):
     with pytest.raises(UserError, match="not empty and not a run"):
         runs.fit("mine")
     assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
+
+
+def test_another_process_may_prepare_the_data_first(runs):
+    folder = runs.folder / "run"
+    folder.mkdir()
+    for name in (".data.lock", "data.json"):
+        (folder / name).touch()
+        open_run(runs.config("run"), folder)
+        for path in folder.iterdir():
+            path.unlink()
 
 
 def test_patience_stops_the_run_and_says_so(runs, metrics_of, capsys):

@@ -51,7 +51,9 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
     record = json.loads(metrics.read_text(encoding="utf-8")) if metrics.exists() else {}
     if not is_first():
         return record
-    if run_dir.exists() and not saved.exists() and (run_dir.is_file() or any(run_dir.iterdir())):
+    filled = run_dir.is_file() or (run_dir.exists() and any(run_dir.iterdir()))
+    # The last two: another process of this run may have begun to prepare the data.
+    if filled and not any((run_dir / name).exists() for name in ("config.yaml", ".data.lock", "data.json")):
         raise UserError(f"{run_dir}: not empty and not a run. Choose another name (name=...)")
     if record:
         # A setting that is younger than the run had its default then.
