@@ -94,6 +94,8 @@ def test_two_nodes_end_equal_though_one_is_killed(train, outcome):
     settings = train.settings_of("broken", 1, max_steps=12, patience=9, nodes=2)
     command = [sys.executable, "-m", "torch.distributed.run", *options, *settings]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    # Else a restarted process can read the address of a dead one and wait for it.
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     agents = [subprocess.Popen(command, cwd=train.folder, env=environment, **pipes) for _ in range(2)]
     try:
