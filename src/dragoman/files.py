@@ -16,7 +16,10 @@ from dragoman.errors import UserError
 
 
 def shipped(path: str) -> Path:
-    """Return a shipped folder ("configs", "data/phrasebook"), of wheel or checkout."""
+    """Return the path of a shipped folder, e.g. "configs" or "data/phrasebook".
+
+    A wheel has these folders inside the package, a checkout at its root.
+    """
     package = Path(__file__).parent
     installed = package / path.removeprefix("data/")
     return installed if installed.exists() else package.parents[1] / path
@@ -51,9 +54,9 @@ def write(path: Path, content: bytes) -> None:
 
 
 def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
-    """Replace `folder` by a new folder, filled by `fill`.
+    """Replace `folder` by a new folder; `fill` writes its content.
 
-    Between the two renames, `current` returns the old folder, then named .NAME.previous.
+    If the process is killed between the two renames, the old folder remains as .NAME.previous; see `current`.
     """
     new, old = folder.with_name(f".{folder.name}.new"), _previous_folder(folder)
     try:

@@ -1,6 +1,7 @@
 """Language codes, their scripts, and translation directions.
 
-Codes are as users write them: zh, zh-Hant, cmn, en_GB. Languages are distinguished by their script alone.
+Codes are accepted as users write them: zh, zh-Hant, cmn, en_GB. The language of a text is recognised by its script
+alone.
 """
 
 import re
@@ -10,16 +11,17 @@ from typing import NamedTuple
 
 from dragoman.errors import UserError, check_choice, choose
 
+# Other codes of a language (ISO 639-2 and 639-3, Argos Translate) -> its code here.
 _SHORT = {"zho": "zh", "chi": "zh", "cmn": "zh", "zt": "zh", "jpn": "ja", "kor": "ko", "eng": "en"}
-_LISTED = (
-    "ar Arabic, de German, en English, es Spanish, fi Finnish, fr French, it Italian, ja Japanese, ko Korean, "
-    "nl Dutch, pl Polish, pt Portuguese, ru Russian, sv Swedish, tr Turkish, uk Ukrainian, vi Vietnamese, zh Chinese"
-)
-_NAMES = dict(pair.split() for pair in _LISTED.split(", "))
+_NAMES = {
+    "ar": "Arabic", "de": "German", "en": "English", "es": "Spanish", "fi": "Finnish", "fr": "French",
+    "it": "Italian", "ja": "Japanese", "ko": "Korean", "nl": "Dutch", "pl": "Polish", "pt": "Portuguese",
+    "ru": "Russian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
+}  # fmt: skip
 _TRADITIONAL = {"zt", "zh-hant", "zh-tw", "zh-hk", "zh-mo"}
 CHINESE = frozenset(("zh", "yue", "lzh"))
 UNSPACED = CHINESE | {"ja", "th", "lo", "km", "my", "bo"}
-SAMPLE = 10_000  # characters that decide the script of a text
+SAMPLE = 10_000  # the first characters of a text, which decide its script
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _KANA = re.compile("[\u3040-\u30ff]")
 _HANGUL = re.compile("[\uac00-\ud7af]")
@@ -39,7 +41,7 @@ class Direction(NamedTuple):
 def directions(names: Sequence[str], src: str, tgt: str, *, key: str) -> list[Direction]:
     """Return src to tgt, followed by tgt to src if `names` holds both.
 
-    No names mean src to tgt. Raises UserError, naming `key`, for unknown names and for tgt to src alone.
+    Without names, return src to tgt alone. Raises UserError with `key` for an unknown name, and for tgt to src alone.
     """
     forward, back = Direction(src, tgt), Direction(tgt, src)
     for name in names:
@@ -50,14 +52,14 @@ def directions(names: Sequence[str], src: str, tgt: str, *, key: str) -> list[Di
 
 
 def named(name: str, choices: Sequence[Direction]) -> Direction:
-    """Return the direction of this name. Raises UserError with the choices."""
+    """Return the direction with this name. Raises UserError with the choices."""
     return choose("direction", name, {str(choice): choice for choice in choices})
 
 
 def by_script(choices: Sequence[Direction], text: str) -> Direction:
-    """Return the direction whose source has the script of `text`, else the first.
+    """Return the direction whose source language has the script of `text`.
 
-    Raises UserError if several have it, as with German and English.
+    If none has it, return the first. Raises UserError if several have it, e.g. German and English.
     """
     matches = [choice for choice in choices if reads(choice.src, text)]
     if len(matches) > 1 and any(map(str.isalpha, text[:SAMPLE])):
@@ -67,13 +69,13 @@ def by_script(choices: Sequence[Direction], text: str) -> Direction:
 
 
 def length(text: str) -> int:
-    """Characters, of which those of Chinese, Japanese and Korean count as three."""
+    """Return the number of characters; a Chinese, Japanese or Korean one counts as 3."""
     return len(text) + 2 * len("".join(_WIDE.findall(text)))
 
 
 @cache
 def primary(code: str) -> str:
-    """Return the shortest code of a language: zh-Hant, cmn, zt -> zh, en_GB -> en."""
+    """Return the short code of a language: zh-Hant, cmn and zt -> zh, en_GB -> en."""
     short = code.replace("_", "-").partition("-")[0].lower()
     return _SHORT.get(short, short)
 
@@ -99,11 +101,15 @@ def is_unspaced(code: str) -> bool:
 
 
 def reads(language: str, text: str) -> bool:
-    """Whether `text` is in a script of `language`, or has no letters."""
+    """Whether `text` is in a script of `language`, or has no letters.
+
+    A language without a rule here has any script other than Chinese characters, kana and hangul.
+    """
     text = text[:SAMPLE]
-    han, kana, hangul = (4 * len(script.findall(text)) for script in (_HAN, _KANA, _HANGUL))
-    # A Chinese character counts as four letters.
-    other = sum(map(str.isalpha, text)) - (han + kana + hangul) // 4
+    n_han, n_kana, n_hangul = (len(script.findall(text)) for script in (_HAN, _KANA, _HANGUL))
+    other = sum(map(str.isalpha, text)) - n_han - n_kana - n_hangul
+    # A word has fewer of these characters than letters of an alphabet, so each counts as four letters.
+    han, kana, hangul = 4 * n_han, 4 * n_kana, 4 * n_hangul
     if not (han or kana or hangul or other):
         return True
     if is_chinese(language):

@@ -1,7 +1,7 @@
 """Attention weights of every layer and head for one sentence pair.
 
-SDPA never stores the weights. Hooks run `Attention.weights` on the arguments of every `Attention` during one
-teacher-forced pass. The model stays unchanged.
+torch's fused attention does not return its weights. During one teacher-forced pass, a hook on each `Attention` layer
+therefore calls the layer's method `weights` with the same arguments. The model stays unchanged.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,13 @@ from dragoman.special import BOS, EOS
 
 @dataclass(frozen=True)
 class Attended:
-    """Attention maps of one pair, pieces of their axes, and logits.
+    """Attention maps of one sentence pair, with their pieces and logits.
 
-    maps: float32 on the CPU, "encoder" (L, H, S, S), "decoder" (L, H, T, T) and "cross" (L, H, T, S); each row is a
-    query and sums to 1. pieces: "src" (S) encoder input, "tgt_in" (T) decoder input, "tgt_out" (T) decoder output.
-    Query t of "decoder" and "cross" predicts tgt_out[t] by row t of the logits (T, V).
+    Sizes: L layers, H heads, S source pieces with <EOS>, T target pieces with <BOS> or <EOS>, V the target vocabulary.
+    maps: "encoder" (L, H, S, S), "decoder" (L, H, T, T) and "cross" (L, H, T, S). Rows are queries and sum to 1.
+    pieces: "src" (S) encoder input, "tgt_in" (T) decoder input, "tgt_out" (T) decoder output.
+    logits: (T, V). Row t of "decoder", "cross" and the logits belongs to the prediction of tgt_out[t].
+    All tensors are float32 on the CPU.
     """
 
     maps: dict[str, Tensor]
@@ -37,7 +39,10 @@ class Attended:
 def attended(
     model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], src: Sequence[int], tgt: Sequence[int]
 ) -> Attended:
-    """Return the attention, without dropout, of ids given without BOS and EOS."""
+    """Return the attention of one pair in evaluation mode.
+
+    `src` and `tgt` are ids without <BOS> and <EOS>; `tokenizers` are those of source and target.
+    """
     weights: dict[str, list[Tensor]] = {"encoder": [], "decoder": [], "cross": []}
 
     def record(name: str, attention: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -46,9 +51,10 @@ def attended(
     attentions: list[tuple[str, Any]] = [("encoder", layer.self_attention) for layer in model.encoder]
     for layer in model.decoder:
         attentions += [("decoder", layer.self_attention), ("cross", layer.cross_attention)]
-    hooks = [each.register_forward_pre_hook(partial(record, name), with_kwargs=True) for name, each in attentions]
+    hooks = [layer.register_forward_pre_hook(partial(record, name), with_kwargs=True) for name, layer in attentions]
     src_in, tgt_all = [*src, EOS], [BOS, *tgt, EOS]
-    device, was_training = model.projection.weight.device, model.training
+    device = model.projection.weight.device
+    was_training = model.training
     ids = torch.tensor([src_in], device=device)
     try:
         model.eval()
@@ -59,7 +65,7 @@ def attended(
         for hook in hooks:
             hook.remove()
         model.train(was_training)
-    maps = {name: torch.stack(each) for name, each in weights.items()}
+    maps = {name: torch.stack(layers) for name, layers in weights.items()}
     src_pieces, tgt_pieces = tokenizers[0].pieces(src_in), tokenizers[1].pieces(tgt_all)
     pieces = {"src": src_pieces, "tgt_in": tgt_pieces[:-1], "tgt_out": tgt_pieces[1:]}
     return Attended(maps, pieces, logits[0].float().cpu())

@@ -1,7 +1,7 @@
 """Worked examples of the study notes, computed by the program's own modules.
 
-Each function returns named values, perhaps with a function that draws the "picture". notes_zh.j2 and notes_en.j2
-hold the words.
+Each example is a function. It returns the values that its text shows, by name; "picture" is a function that draws one.
+The texts are the blocks of the same names in notes_zh.j2 and notes_en.j2.
 """
 
 import math
@@ -32,7 +32,7 @@ PAIRS = [(SRC, TGT), (SRC[::-1], TGT[::-1]), (SRC[:1], TGT[2:]), ([5, 5, 5], TGT
 
 
 def bare(d_model: int, score: str = "scaled_dot") -> Attention:
-    """Return a layer whose projections change nothing: its inputs are Q, K and V."""
+    """Return a layer with identity projections: Q is the query, K and V are key_value."""
     layer = Attention(d_model, 1, score=score, dropout=0.0).requires_grad_(False)
     for linear in (layer.q, layer.kv, layer.out):
         linear.weight.copy_(torch.eye(d_model).repeat(linear.out_features // d_model, 1))
@@ -41,30 +41,42 @@ def bare(d_model: int, score: str = "scaled_dot") -> Attention:
 
 
 def waist() -> Values:
-    """Score -(q - k)^2 / 2 by the product of (q, 1) and (k, -k^2 / 2).
+    """Weight (value) of a person by the waist (key), for a waist of 57 (query).
 
-    The product lacks -q^2 / 2. That term is the same for all keys, so the softmax does not change.
+    The score -(q - k)^2 / 2 is computed as the dot product of (q, 1) and (k, -k^2 / 2). The product lacks -q^2 / 2.
+    That term is the same for all keys, so the softmax does not change.
     """
     k, v = torch.tensor([51.0, 56.0, 58.0]), torch.tensor([40.0, 43.0, 48.0])
-    layer, query = bare(3, "dot"), torch.tensor([[[57.0, 1.0, 0.0]]])
-    # Two components are the key, the third is the value.
+    layer = bare(3, "dot")
+    # Of the three components, K has the first two, and V has the third.
     layer.kv.weight *= torch.tensor([1.0, 1, 0, 0, 0, 1])[:, None]
-    key_value = torch.stack((k, -(k**2) / 2, v), dim=1)[None]
-    alpha, result = layer.weights(query, key_value)[0, 0, 0], layer(query, key_value)[0, 0, 2]
+    query = torch.tensor([[[57.0, 1.0, 0.0]]])  # (1, 1, 3)
+    key_value = torch.stack((k, -(k**2) / 2, v), dim=1)[None]  # (1, 3, 3)
+    alpha = layer.weights(query, key_value)[0, 0, 0]
+    result = layer(query, key_value)[0, 0, 2]
     return {"k": k, "v": v, "scores": -((57 - k) ** 2) / 2, "alpha": alpha, "result": result}
 
 
 def matrices() -> Values:
-    q, layer = torch.tensor([[57.0, 83], [76, 55]]), bare(2)
-    k, v = torch.tensor([[51.0, 70], [58, 88], [56, 82]]), torch.tensor([[40.0, 55], [43, 59], [48, 65]])
+    """Scaled dot-product attention; for "normal", Q and K are standardised first."""
+    q = torch.tensor([[57.0, 83], [76, 55]])
+    k = torch.tensor([[51.0, 70], [58, 88], [56, 82]])
+    v = torch.tensor([[40.0, 55], [43, 59], [48, 65]])
+    layer = bare(2)
     raw = layer.weights(q[None], k[None])[0, 0]
-    normal = layer.weights(*((x[None] - k.mean(0)) / k.std(0) for x in (q, k)))[0, 0]
+    # Both standardised by the columns of k.
+    mean, std = k.mean(0), k.std(0)
+    normal = layer.weights((q[None] - mean) / std, (k[None] - mean) / std)[0, 0]
     return {"q": q, "k": k, "v": v, "scores": layer.score(q, k), "weights": raw, "output": raw @ v, "normal": normal}
 
 
 def gradient() -> Values:
+    """Gradient of ||P X W_v - Y||^2 with respect to W_v, by hand and by autograd.
+
+    P are the attention weights. By hand, the factor 2 is left out.
+    """
     x, y, layer = torch.tensor([[1.0, 0], [0, 1], [1, 1]]), torch.ones(3, 2), bare(2)
-    w = layer.kv.weight.requires_grad_()
+    w = layer.kv.weight.requires_grad_()  # (4, 2): W_k^T above W_v^T, both the identity
     ((layer(x[None], x[None])[0] - y) ** 2).sum().backward()
     weights = layer.weights(x[None], x[None])[0, 0].detach()
     error = weights @ x - y
@@ -72,44 +84,59 @@ def gradient() -> Values:
 
 
 def mask() -> Values:
+    """Causal mask before the softmax, and zeros after it for comparison."""
     scores = torch.tensor([[1.0, 2, 3, 4], [2, 1, 0, 3], [0, 2, 1, 2], [3, 1, 4, 2]])
+    # K is the identity, so the dot products are the scores.
     before = bare(4, "dot").weights(scores[None], torch.eye(4)[None], causal=True)[0, 0]
     masked = scores.masked_fill(torch.ones(4, 4).triu(1).bool(), -math.inf)
     return {"scores": scores, "masked": masked, "before": before, "after": scores.softmax(-1).tril()}
 
 
 def pooling() -> Values:
-    """The padding mask of note 002, on states whose mean is easy to check."""
-    memory, pool = torch.arange(20.0).view(2, 5, 2) / 10, AttentionPooling(2).requires_grad_(False)
+    """Sentence vectors with a padding mask (note 002), from states with a simple mean."""
+    memory = torch.arange(20.0).view(2, 5, 2) / 10  # (B, S, D)
     padding = torch.tensor([[False, False, False, True, True], [False, False, True, True, True]])
-    for parameter, value in zip(pool.parameters(), (torch.eye(2), torch.zeros(2), torch.ones(1, 2)), strict=True):
-        parameter.copy_(value)
+    pool = AttentionPooling(2).requires_grad_(False)
+    nn.init.eye_(pool.hidden.weight)
+    nn.init.zeros_(pool.hidden.bias)
+    nn.init.ones_(pool.score.weight)
     values = {"memory": memory, "mean": masked_mean(memory, padding), "first": first_token(memory, padding)}
     return values | {"alpha": pool.weights(memory, padding), "attention": pool(memory, padding)}
 
 
 def heads() -> Values:
+    """Weights of two heads: "together" by one projection, "alone" by one per head."""
     torch.manual_seed(1)
-    layer, x = Attention(4, 2, score="scaled_dot", dropout=0.0).requires_grad_(False), torch.randn(1, 3, 4)
+    layer = Attention(4, 2, score="scaled_dot", dropout=0.0).requires_grad_(False)
+    x = torch.randn(1, 3, 4)  # (B, T, D)
     for linear in (layer.q, layer.kv):
         nn.init.zeros_(linear.bias)
-    pairs = zip(layer.q.weight.chunk(2), layer.kv.weight[:4].chunk(2), strict=True)
-    alone = torch.cat([(x @ wq.T @ (x @ wk.T).mT / math.sqrt(2)).softmax(-1) for wq, wk in pairs])
-    return {"x": x[0], "q": layer.q(x)[0], "together": layer.weights(x, x)[0], "alone": alone}
+    alone = []
+    # The first four rows of kv are the projection of the keys.
+    for wq, wk in zip(layer.q.weight.chunk(2), layer.kv.weight[:4].chunk(2), strict=True):
+        q, k = x @ wq.T, x @ wk.T  # (1, 3, 2)
+        alone.append((q @ k.mT / math.sqrt(2)).softmax(-1))
+    return {"x": x[0], "q": layer.q(x)[0], "together": layer.weights(x, x)[0], "alone": torch.cat(alone)}
 
 
 def scale() -> Values:
-    """Rows of d, variance and median largest weight, without and with the scale."""
+    """Variance of the scores and median of the largest weight, by head size.
+
+    A row: head size, variance of q.k and of q.k / sqrt(d), then the medians of both.
+    """
     torch.manual_seed(1)
     rows = []
     for d in (1, 8, 64, 512):
         q, k = torch.randn(2, 1000, 1, 10, d)
-        dots = [SCORES[name](1, d)(q, k) for name in ("dot", "scaled_dot")]
-        rows.append([d, *(float(x.var()) for x in dots), *(float(x.softmax(-1).amax(-1).median()) for x in dots)])
+        scores = [SCORES[name](1, d)(q, k) for name in ("dot", "scaled_dot")]  # each (1000, 1, 10, 10)
+        variances = [float(each.var()) for each in scores]
+        largest = [float(each.softmax(-1).amax(-1).median()) for each in scores]
+        rows.append([d, *variances, *largest])
     return {"rows": torch.tensor(rows)}
 
 
 def shift() -> Values:
+    """Pieces of the encoder input, the decoder input and the decoder output."""
     batch = collate([SRC], [TGT])
     return {name: [WORDS[i] for i in getattr(batch, name)[0]] for name in ("src", "tgt_in", "tgt_out")}
 
@@ -130,6 +157,7 @@ def trained() -> Transformer:
 
 
 def loop() -> Values:
+    """Greedy search; each step is (prefix, next word, its probability)."""
     model, steps = trained(), []
     memory = model.encode(torch.tensor([[*SRC, EOS]]), None)
 
@@ -143,12 +171,14 @@ def loop() -> Values:
 
 
 def frequencies(d_model: int, base: float) -> Tensor:
-    """Return the frequencies of the encoding: the angles of position 1."""
+    """Return the frequencies (d_model / 2) of the encoding: the angles of position 1."""
+    # Components 2i and 2i + 1 are sine and cosine.
     sine, cosine = sinusoid(torch.tensor([1]), d_model, base)[0].unflatten(0, (-1, 2)).T
     return torch.atan2(sine, cosine)
 
 
 def pe() -> Values:
+    """Sinusoidal encodings; divisors 1 / frequency and wavelengths for three bases."""
     divisors = 1 / torch.stack([frequencies(8, base) for base in (100.0, 1000.0, 10000.0)])
     picture = partial(heat_figure, {"PE": sinusoid(torch.arange(50), 128, 10000.0)}, "", "pos")
     values = {"table": sinusoid(torch.arange(3), 4, 10000.0), "divisors": divisors, "waves": 2 * math.pi * divisors}
@@ -157,10 +187,16 @@ def pe() -> Values:
 
 def products() -> Values:
     """Products of two encodings, with and without a random matrix between them."""
-    p, w = sinusoid(torch.arange(50), 64, 10000.0), torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
-    maps = {"PE(i)·PE(j)": p @ p.T, "PE(i)·W·PE(j)": p @ w @ p.T / 8}
-    plain, mapped = (torch.stack([m.diagonal(n)[:5] for n in range(4)]) for m in maps.values())
-    return {"plain": plain, "mapped": mapped, "picture": partial(heat_figure, maps, "j", "i")}
+    p = sinusoid(torch.arange(50), 64, 10000.0)
+    w = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
+    plain, mapped = p @ p.T, p @ w @ p.T / math.sqrt(64)
+    picture = partial(heat_figure, {"PE(i)·PE(j)": plain, "PE(i)·W·PE(j)": mapped}, "j", "i")
+
+    def by_distance(matrix: Tensor) -> Tensor:
+        """(4, 5): in row n, the first five products with j - i = n."""
+        return torch.stack([matrix.diagonal(n)[:5] for n in range(4)])
+
+    return {"plain": by_distance(plain), "mapped": by_distance(mapped), "picture": picture}
 
 
 def _scheme(kind: str, causal: bool = False) -> Any:
@@ -168,8 +204,12 @@ def _scheme(kind: str, causal: bool = False) -> Any:
 
 
 def rope() -> Values:
-    """Rotation of four pairs; their lengths, 1 to 4, keep the circles apart."""
-    turned = _scheme("rope").rotate(torch.tensor([1.0, 0, 2, 0, 3, 0, 4, 0]).expand(9, 8), torch.arange(9))
+    """Rotation of a vector of four pairs at positions 0 to 8.
+
+    The pairs have lengths 1 to 4, so their circles in the picture do not meet.
+    """
+    vector = torch.tensor([1.0, 0, 2, 0, 3, 0, 4, 0])
+    turned = _scheme("rope").rotate(vector.expand(9, 8), torch.arange(9))
     pairs = {f"i = {i}": turned[:, 2 * i : 2 * i + 2].T.tolist() for i in range(4)}
     angles = torch.rad2deg(frequencies(8, 10000.0))
     picture = partial(curve_figure, pairs, "2i", "2i + 1", "RoPE", "equal")
@@ -177,16 +217,20 @@ def rope() -> Values:
 
 
 def t5() -> Values:
-    some, every = torch.tensor([-128, -32, -16, -8, -2, -1, 0, 1, 2, 8, 16, 32, 128]), torch.arange(-150, 151)
+    """Buckets of distances j - i from query i to key j."""
+    some = torch.tensor([-128, -32, -16, -8, -2, -1, 0, 1, 2, 8, 16, 32, 128])
+    every = torch.arange(-150, 151)
     lines: Any = {"encoder": (every, _scheme("t5").buckets(every))}
-    # In the decoder no key lies ahead of its query.
+    # In the decoder no query attends to a later key.
     lines["decoder"] = every[:151], _scheme("t5", causal=True).buckets(every[:151])
     picture = partial(curve_figure, lines, "j - i", "bucket", "T5")
     return {"some": torch.stack((some, _scheme("t5").buckets(some))), "picture": picture}
 
 
 def alibi() -> Values:
+    """Bias of each head by distance; the slope names the line."""
     at, position = torch.arange(33), _scheme("alibi")
+    # The scheme ignores q and k. One query at position 0, keys at 0 to 32: (8, 1, 33) -> (8, 33).
     bias = position.bias(at, at, at[:1], at)[:, 0]
     lines: Any = {f"{slope:.4g}": (at, row) for slope, row in zip(position.slopes.tolist(), bias, strict=True)}
     return {"slopes": position.slopes, "picture": partial(curve_figure, lines, "|i - j|", "bias", "ALiBi")}
@@ -198,6 +242,6 @@ PICTURES = ("pe", "products", "rope", "t5", "alibi")
 
 
 def titles(language: str) -> list[tuple[str, str]]:
-    """Return the name and the title of each example; a title begins with the note."""
-    words = Path(__file__).with_name(f"notes_{language}.j2").read_text(encoding="utf-8")
-    return re.findall(r"{% block (\w+) %}\n(.*)", words)
+    """Return name and title of each example; a title begins with its note's number."""
+    template = Path(__file__).with_name(f"notes_{language}.j2").read_text(encoding="utf-8")
+    return re.findall(r"{% block (\w+) %}\n(.*)", template)

@@ -45,22 +45,25 @@ class CheckpointIO(TorchCheckpointIO):
 def newest(run_dir: Path) -> Path | None:
     """Return the newest intact checkpoint, or None if there is none yet.
 
-    The previous checkpoint replaces a damaged last.ckpt, with a note. Raises UserError if both are damaged.
+    If last.ckpt is damaged or missing, the previous checkpoint takes its place, and a message is printed. Raises
+    UserError if there are checkpoints and none is intact.
     """
     last, sums = run_dir / LAST, run_dir / SUMS
     existing = [path for path in (last, files.previous_of(last)) if path.exists()]
     known = sums.read_text().split() if sums.exists() else []
-    whole = next((path for path in existing if files.sha256(path) in known), None)
-    if existing and whole is None:
+    intact = next((path for path in existing if files.sha256(path) in known), None)
+    if existing and intact is None:
         raise UserError(f"{last}: damaged, and no previous checkpoint is intact. Choose another name (name=...)")
-    if whole is None or whole == last or not is_first():
-        return whole
+    if intact is None or intact == last or not is_first():
+        return intact
     print(f"{last} is damaged or missing; resuming from the previous checkpoint")
-    os.replace(whole, last)  # otherwise the next save would keep the damaged file as the previous one
+    # Otherwise the next save would keep the damaged file as the previous one.
+    os.replace(intact, last)
     return last
 
 
 def step_of(path: Path) -> int:
+    """Return the number of optimizer steps before this checkpoint."""
     return torch.load(path, weights_only=True, mmap=True, map_location="cpu")["global_step"]
 
 
@@ -75,8 +78,8 @@ class Stopped(BaseException):  # like KeyboardInterrupt, so that `except Excepti
 class StopSignals:
     """Context manager with one handler for all signals that stop a run.
 
-    The first signal raises Stopped or, if `deferred`, sets `signum`, and CheckpointCallback stops later. Of the others
-    only SIGINT raises Stopped: schedulers send SIGTERM more than once.
+    The first signal raises Stopped. If `deferred`, it only sets `signum`, and CheckpointCallback stops after the next
+    save. Of later signals only SIGINT raises Stopped, because schedulers send SIGTERM more than once.
     """
 
     def __init__(self) -> None:
@@ -94,17 +97,23 @@ class StopSignals:
     def listen(self) -> None:
         """Install the handler; called again after Lightning has installed its own."""
         for signum, handler in self.before.items():
-            if handler != signal.SIG_IGN:  # an ignored signal stays ignored: SIGHUP under nohup
+            # An ignored signal stays ignored, e.g. SIGHUP under nohup.
+            if handler != signal.SIG_IGN:
                 signal.signal(signum, self._handle)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        first, self.signum = not self.signum, signum
-        if not self.deferred if first else signum == signal.SIGINT:
+        is_first_signal = not self.signum
+        self.signum = signum
+        stops_now = not self.deferred if is_first_signal else signum == signal.SIGINT
+        if stops_now:
             raise Stopped(signum)
 
 
 class CheckpointCallback(Callback):
-    """Save and stop; must be the last callback, as it saves the state of the others."""
+    """Save checkpoints and stop the run.
+
+    It must be the last callback, because its checkpoints contain the state of the others.
+    """
 
     def __init__(self, results: Results, progress: ProgressCallback, signals: StopSignals) -> None:
         self.config, self.results, self.progress, self.signals = results.config.trainer, results, progress, signals
@@ -121,16 +130,19 @@ class CheckpointCallback(Callback):
         self.saved = time.monotonic()
         self.signals.listen()
         self.signals.deferred = True
-        if self.states:  # restored last: no random number is drawn between here and the first batch
+        # Restored here, because no random number is drawn between here and the first batch.
+        if self.states:
             restore_random_states(self.states[trainer.global_rank])
-        elif trainer.global_rank:  # one seed per rank, or all ranks would have the same dropout masks
+        # One seed per rank, because otherwise all ranks would have the same dropout masks.
+        elif trainer.global_rank:
             torch.manual_seed(torch.initial_seed() + trainer.global_rank)
         trainer.should_stop = self.validation.is_exhausted or self.progress.is_late
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         last = trainer.global_step >= self.progress.n_steps
+        # Gradient accumulation is not complete.
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
-            return  # gradient accumulation is not complete
+            return
         if trainer.world_size > 1 and trainer.global_step % LOOK_EVERY and not last:
             return
         due = time.monotonic() - self.saved > 60 * self.config.save_minutes
@@ -140,7 +152,8 @@ class CheckpointCallback(Callback):
         trainer.should_stop = trainer.should_stop or last or late
         interval = self.config.validate_every * trainer.accumulate_grad_batches
         validation_is_next = trainer.should_stop or (batch_idx + 1) % interval == 0
-        if (signum or due) and not validation_is_next:  # on_validation_end saves and stops
+        # After a validation, on_validation_end saves and stops.
+        if (signum or due) and not validation_is_next:
             self._save(trainer, signum)
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
