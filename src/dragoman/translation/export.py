@@ -31,16 +31,17 @@ from dragoman.model.position import POSITIONS, T5, Rope
 from dragoman.model.transformer import Transformer
 from dragoman.search.warp import NEVER
 from dragoman.special import BOS, EOS, UNK
-from dragoman.translation import ctranslate2 as engine
+from dragoman.translation.ctranslate2 import FORMAT_VERSION, CTranslate2Engine, export_of, library, made_of
 from dragoman.translation.engine import translate_ids
 
 QUANTIZATIONS = ("int8", "int16", "float32")
 SENTENCES = 100  # translated by both engines
 NEAR_TIE = 1e-4  # nats: at this difference or less, the engines may choose different pieces
-_LONGEST = 100  # maximum number of ids in a verified sentence
-_FEWEST_POSITIONS = 1024
+_LONGEST = 100  # ids of a verified sentence, without tag and <EOS>
+_FEWEST_POSITIONS = 1024  # minimum length of an exported position table
 _NEVER_BIAS = -1e9
-_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}  # CTranslate2's names
+# CTranslate2's names. SwiGLU is a gated feed-forward with SWISH.
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
 
 
 def unsupported_by_ctranslate2(config: ModelConfig) -> str | None:
@@ -60,19 +61,21 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
     Random ids are used if there are fewer than 100 sources. Raises UserError if CTranslate2 does not support the model,
     or if its translations differ from those of torch. In both cases an older export stays unchanged.
     """
-    version = engine.library().__version__
+    version = library().__version__
     check_choice("quantization", quantization, QUANTIZATIONS)
-    origin, bundle = engine.made_of(folder), bundles.load(folder)
+    # Before the weights are loaded: if they are replaced in between, the export is then recognised as stale.
+    origin = made_of(folder)
+    bundle = bundles.load(folder)
     if setting := unsupported_by_ctranslate2(bundle.model_config):
         raise UserError(f"{folder}: CTranslate2 does not support {setting}. Translate with torch")
     positions = n_positions(bundle)
 
     def fill(new: Path) -> None:
         _write(bundle, new, positions, "float32")
-        _verify(bundle, engine.CTranslate2Engine(new, bundle, positions), sources)
+        _verify(bundle, CTranslate2Engine(new, bundle, positions), sources)
         _write(bundle, new, positions, quantization)
         manifest = {
-            "format_version": engine.FORMAT_VERSION,
+            "format_version": FORMAT_VERSION,
             "library": version,
             "quantization": quantization,
             "positions": positions,
@@ -81,7 +84,7 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
         }
         (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
-    target = engine.export_of(folder)
+    target = export_of(folder)
     files.replace_folder(target, fill)
     megabytes = sum(path.stat().st_size for path in target.iterdir()) / 1e6
     return f"{target}: {quantization}, {megabytes:.1f} MB; {SENTENCES} sentences verified against torch"
@@ -95,19 +98,24 @@ def n_positions(bundle: Bundle) -> int:
     return bundle.model.max_positions or max(_FEWEST_POSITIONS, longest, bundle.search.max_length(longest))
 
 
-def _verify(bundle: Bundle, fast: engine.CTranslate2Engine, texts: Sequence[str]) -> None:
-    """Compare both engines. Raises UserError for a difference without a near tie."""
-    # The tag and <EOS> also need positions.
+def _verify(bundle: Bundle, fast: CTranslate2Engine, texts: Sequence[str]) -> None:
+    """Compare `fast` with torch. Raises UserError if they differ without a near tie."""
+    # The language tag and <EOS> also need positions.
     sources = verified_sources(bundle, texts, (fast.positions or _FEWEST_POSITIONS) - 2)
     greedy = SearchConfig(kind="greedy")
-    results = translate_ids(bundle.model, sources, greedy), fast.translate(sources, greedy, scored=False)
-    for source, (ours,), (theirs,) in zip(sources, *results, strict=True):
+    by_torch = translate_ids(bundle.model, sources, greedy)
+    by_ctranslate2 = fast.translate(sources, greedy, scored=False)
+    # Greedy search gives one hypothesis per sentence.
+    for source, (ours,), (theirs,) in zip(sources, by_torch, by_ctranslate2, strict=True):
         if ours.ids != theirs.ids and gap(bundle.model, source, ours.ids, theirs.ids) > NEAR_TIE:
             raise UserError(f"CTranslate2: the export and torch differ on the ids {source}; it is not saved. Use torch")
 
 
 def verified_sources(bundle: Bundle, texts: Sequence[str], longest: int) -> list[list[int]]:
-    """Return the ids of the first SENTENCES texts; random ids make up the number."""
+    """Return SENTENCES lists of ids, with language tag and without <EOS>.
+
+    They are the first `texts`, followed by random ids if there are too few. `longest` limits each list without the tag.
+    """
     rng, tokenizer = random.Random(1), bundle.src_tokenizer
     rows = [ids for text in texts[:SENTENCES] if (ids := tokenizer.encode(clean_text(text)))]
     while len(rows) < SENTENCES:
@@ -118,17 +126,23 @@ def verified_sources(bundle: Bundle, texts: Sequence[str], longest: int) -> list
 
 @torch.inference_mode()
 def gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
-    """Return the difference of torch's log-probs at the first piece that differs."""
+    """Return the difference of torch's log-probs at the first piece that differs.
+
+    It is in nats. `source`, `a` and `b` are ids without <EOS>.
+    """
     a, b = [*a, EOS], [*b, EOS]
     first = next(n for n, (piece, other) in enumerate(zip(a, b, strict=False)) if piece != other)
-    logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *a[:first]]]), None)[0, -1]
+    logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *a[:first]]]), None)[0, -1]  # (V,)
+    # Both have the same softmax denominator, so logits differ as log-probs do.
     return abs(float(logits[a[first]] - logits[b[first]]))
 
 
 @torch.inference_mode()
 def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) -> None:
+    """Write CTranslate2's files: quantised model and vocabularies."""
     spec = specification(bundle.model, n_positions)
-    src, tgt = (each.pieces(range(len(each))) for each in (bundle.src_tokenizer, bundle.tgt_tokenizer))
+    src = bundle.src_tokenizer.pieces(range(len(bundle.src_tokenizer)))
+    tgt = bundle.tgt_tokenizer.pieces(range(len(bundle.tgt_tokenizer)))
     spec.register_source_vocabulary(src)
     spec.register_target_vocabulary(tgt)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (tgt[i] for i in (UNK, BOS, EOS))
@@ -176,14 +190,17 @@ def specification(model: Transformer, n_positions: int) -> Any:
     for spec, layer in zip([*encoder.layer, *decoder.layer], [*model.encoder, *model.decoder], strict=True):
         norms = [residual.norm for residual in layer.residuals]
         _attention(spec.self_attention, layer.self_attention, norms[0])
-        if len(norms) == 3:  # a decoder layer
+        # A decoder layer.
+        if len(norms) == 3:
             _attention(spec.attention, layer.cross_attention, norms[1])
         _feed_forward(spec.ffn, layer.feed_forward, norms[-1])
     return specs.TransformerSpec(encoder, decoder)
 
 
 def _attention(spec: Any, attention: Attention, norm: nn.Module) -> None:
-    if attention.position is None:  # cross-attention
+    """Copy an attention layer and the norm of its residual."""
+    # Cross-attention has no position scheme.
+    if attention.position is None:
         _linear(spec.linear[0], attention.q)
         _linear(spec.linear[1], attention.kv)
     else:
@@ -197,6 +214,7 @@ def _attention(spec: Any, attention: Attention, norm: nn.Module) -> None:
 
 
 def _feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None:
+    """Copy a feed-forward layer and the norm of its residual."""
     _linear(spec.linear_0, feed_forward.gate or feed_forward.up)
     if feed_forward.gate:
         _linear(spec.linear_0_noact, feed_forward.up)
@@ -204,10 +222,10 @@ def _feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None
     _norm(spec.layer_norm, norm)
 
 
-def _linear(spec: Any, *products: nn.Linear) -> None:
-    """Copy linear layers into one of CTranslate2, their outputs concatenated."""
-    spec.weight = torch.cat([product.weight for product in products])
-    spec.bias = torch.cat([product.bias for product in products])
+def _linear(spec: Any, *layers: nn.Linear) -> None:
+    """Copy linear layers of one input into one layer, with concatenated outputs."""
+    spec.weight = torch.cat([layer.weight for layer in layers])
+    spec.bias = torch.cat([layer.bias for layer in layers])
 
 
 def _norm(spec: Any, norm: Any) -> None:

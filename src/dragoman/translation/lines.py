@@ -1,4 +1,4 @@
-"""Lines to sentences with ids, and translated sentences to lines."""
+"""Split lines into sentences with ids, and join translated sentences into lines."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +11,17 @@ from dragoman.languages import is_unspaced
 from dragoman.search.hypothesis import Hypothesis
 from dragoman.special import EOS
 
-_CHARS_PER_PIECE = 4  # more than any vocabulary's average; bounds the text that is encoded at once
+# Sentences with more characters per allowed piece are split before they are encoded, so no encoded text is very long.
+_CHARS_PER_PIECE = 4
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One translation: text, pieces (with <EOS> if reached) and their log-probs.
+    """One translation of a line.
 
-    `score` is the sum of log-probs over length^length_penalty. CTranslate2 gives no token_scores.
+    score: sum of log-probs / length^length_penalty of each sentence, added up over the sentences.
+    tokens: the pieces of all sentences, each with <EOS> if it was reached.
+    token_scores: log-probs of the tokens, in nats. CTranslate2 gives none, and its tokens lack <EOS>.
     """
 
     text: str
@@ -29,7 +32,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Translation:
-    """The n_best translations of a line, best first, and warnings about the best."""
+    """The n_best translations of a line, best first, and warnings about the first."""
 
     hypotheses: list[Candidate]
     warnings: list[str] = field(default_factory=list)
@@ -41,40 +44,48 @@ class Translation:
 
 
 class Sentence(NamedTuple):
-    """A sentence of a line, cleaned."""
+    """A sentence of a line, cleaned. Without ids it is copied, not translated."""
 
     text: str
-    ids: list[int]  # with the tag of the target language; empty: copied, not translated
-    space: str  # white space that follows it in the line
+    ids: list[int]  # with the tag of the target language, without <EOS>
+    space: str  # white space after the sentence in the line
 
 
 def sentences(
     text: str, tokenizer: Tokenizer, tag: list[int], max_length: int, max_chars: int | None = None
 ) -> Iterator[Sentence]:
-    """Split a text into sentences of at most `max_length` pieces."""
+    """Split a text into sentences of at most `max_length` pieces, without `tag`.
+
+    A sentence that is too long is split again, at half its length. A single character is never split.
+    """
     for part, space in split(text, max_chars or _CHARS_PER_PIECE * max_length):
         clean = clean_text(part)
         ids = tokenizer.encode(clean) if any(map(str.isalnum, clean)) else []
         if len(ids) <= max_length or len(part) == 1:
             yield Sentence(clean, tag + ids if ids else [], space)
         else:
-            *halves, last = sentences(part, tokenizer, tag, max_length, (len(part) + 1) // 2)
-            yield from (*halves, last._replace(space=last.space + space))
+            *first, last = sentences(part, tokenizer, tag, max_length, (len(part) + 1) // 2)
+            yield from first
+            yield last._replace(space=last.space + space)
 
 
 def join(parts: Sequence[tuple[Sentence, list[Hypothesis]]], rank: int, tokenizer: Tokenizer, tgt: str) -> Candidate:
-    """Join the translations of this rank of a line's sentences, as `tgt` is written."""
+    """Join one hypothesis per sentence into a translation of the line into `tgt`.
+
+    `rank` 0 takes the best hypothesis of each sentence; a sentence with fewer hypotheses gives its last one.
+    """
     text = space = ""
     score, tokens, token_scores = 0.0, [], []
     for sentence, hypotheses in parts:
         translation = sentence.text
         if hypotheses:
-            best = hypotheses[min(rank, len(hypotheses) - 1)]
-            translation = clean_text(tokenizer.decode(best.ids))  # byte pieces can spell line breaks
-            end = [EOS] if len(best.token_scores) > len(best.ids) else []
-            score += best.score
-            tokens += tokenizer.pieces([*best.ids, *end])
-            token_scores += best.token_scores
+            hypothesis = hypotheses[min(rank, len(hypotheses) - 1)]
+            # Byte pieces can decode to line breaks.
+            translation = clean_text(tokenizer.decode(hypothesis.ids))
+            end = [EOS] if len(hypothesis.token_scores) > len(hypothesis.ids) else []
+            score += hypothesis.score
+            tokens += tokenizer.pieces([*hypothesis.ids, *end])
+            token_scores += hypothesis.token_scores
         if translation:
             text += (_space_between(space, tgt) if text else "") + translation
         space = sentence.space
@@ -82,14 +93,20 @@ def join(parts: Sequence[tuple[Sentence, list[Hypothesis]]], rank: int, tokenize
 
 
 def _space_between(space: str, tgt: str) -> str:
-    """White space between sentences in `tgt`, given that of the source."""
-    if "\n" in space:  # paragraphs stay paragraphs
+    """Return the white space between two sentences in `tgt`; `space` is the source's."""
+    # Line breaks are kept.
+    if "\n" in space:
         return space
     if is_unspaced(tgt):
         return ""
-    return space if space and not space.strip(" \t") else " "  # an ideographic space is Chinese too
+    # Other white space, e.g. the ideographic space of Chinese, becomes a space.
+    is_plain = bool(space) and not space.strip(" \t")
+    return space if is_plain else " "
 
 
 def in_lines(progress: Callable[[int], object], before: int, n_lines: int, n_sentences: int) -> Callable[[int], object]:
-    """Convert an engine's counts of sentences into whole lines of the input."""
+    """Return a callback that takes an engine's count of sentences and reports lines.
+
+    `before` lines are done already. The n_sentences belong to the next n_lines.
+    """
     return lambda n_done: progress(before + n_lines * n_done // n_sentences)
