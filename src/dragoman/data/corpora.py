@@ -1,4 +1,4 @@
-"""Corpora by their configuration: files, folders, Hugging Face datasets."""
+"""Corpora of a configuration: files, folders and Hugging Face datasets."""
 
 import json
 import os
@@ -27,11 +27,11 @@ ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 
 @dataclass(frozen=True)
 class Corpus:
-    """An existing corpus; equal keys mean equal content. `open` returns rows by split."""
+    """An existing corpus."""
 
     config: CorpusConfig
-    key: str
-    open: Callable[[], dict[str, Iterator[Rows]]]
+    key: str  # equal keys mean equal content
+    open: Callable[[], dict[str, Iterator[Rows]]]  # split -> its rows in chunks, from the beginning
 
 
 class NotFoundError(UserError):
@@ -39,9 +39,9 @@ class NotFoundError(UserError):
 
 
 def find(config: CorpusConfig, src: str, tgt: str, root: str | None = None, *, check_lines: bool = True) -> Corpus:
-    """Return the corpus of a configuration, or raise NotFoundError.
+    """Return the corpus of a configuration. Raises NotFoundError if there is none.
 
-    Without `check_lines`, extra lines of one of two aligned files are dropped.
+    Without `check_lines`, if one of two aligned files is longer, its extra lines are dropped.
     """
     configured = bool(config.src_column or config.tgt_column)
     columns = Columns(config.src_column or src, config.tgt_column or tgt, config.label, configured)
@@ -76,28 +76,34 @@ def _read(files: list[Path], columns: Columns) -> Iterator[Rows]:
     for file in files:
         try:
             yield from READERS[suffix_of(file)](file, replace(columns, where=str(file)))
-        # SyntaxError: of XML.
+        # The XML parser raises SyntaxError.
         except (OSError, EOFError, ValueError, TypeError, SyntaxError, zlib.error, pa.ArrowException) as error:
             raise UserError(f"{file}: cannot be read as {suffix_of(file)} ({error})") from error
 
 
 def locate(path: str, root: str | None = None) -> Path:
-    """Return an existing path: `path`, below `root` or $DRAGOMAN_DATA, or shipped."""
+    """Return the first place where `path` exists. Raises NotFoundError if none does.
+
+    The places: `path` itself, `path` below `root` (or below $DRAGOMAN_DATA), and the shipped phrasebook.
+    """
     root = root or os.environ.get(ROOT_VARIABLE)
     places = [Path(path).expanduser()]
-    places += [Path(root).expanduser() / path] if root else []
-    places += [shipped(path)] if path.startswith("data/phrasebook") else []
+    if root:
+        places.append(Path(root).expanduser() / path)
+    if path.startswith("data/phrasebook"):
+        places.append(shipped(path))
     for place in places:
         if place.exists():
             return place
-    near = suggest(path, [file.name for file in Path(root).expanduser().glob("*")] if root else [])
+    names = [file.name for file in Path(root).expanduser().glob("*")] if root else []
+    near = suggest(path, names)
     hint = "" if root else f". data.root or the variable {ROOT_VARIABLE} can name a folder of corpora"
     searched = ", ".join(str(place.absolute()) for place in places)
     raise NotFoundError(f"data.corpora: no '{path}'{near}; searched {searched}{hint}")
 
 
 def _key(splits: Mapping[str, Iterable[Path]], columns: Columns) -> str:
-    """Return a key of the files of each split: path, size and modification time."""
+    """Return a key of the columns and of each file's path, size and modification time."""
 
     def identify(file: Path) -> list[Any]:
         return [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
@@ -107,10 +113,10 @@ def _key(splits: Mapping[str, Iterable[Path]], columns: Columns) -> str:
 
 
 def _in_folder(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each split of a folder, by rules of `datasets`.
+    """Return the files of each split of a folder, by the rules of `datasets`.
 
-    The splits follow the names of folders, else those of files. If no name contains a split, all files are training
-    data. Only local files are read and no code is run: a README.md is not followed.
+    The names of subfolders give the splits, otherwise the names of files. If no name contains a split, all files are
+    training data. Only local files are read and no code is run. Settings in a README.md are ignored.
     """
     from datasets.data_files import DataFilesDict, get_data_patterns
 
@@ -126,15 +132,18 @@ def _in_folder(folder: Path) -> dict[str, list[Path]]:
 
 
 def _standard_splits(where: str, splits: Mapping[str, T]) -> dict[str, T]:
-    """Return the splits by their standard names, without others."""
+    """Rename the splits to train, validation and test, and drop all others."""
     named = {ALIASES.get(split, split): content for split, content in splits.items()}
     if not named.keys() & set(SPLITS):
         raise UserError(f"{where}: no split {', '.join(SPLITS)} (found {', '.join(named) or 'no corpus file'})")
     return {split: named[split] for split in SPLITS if split in named}
 
 
-def _on_hub(config: CorpusConfig, columns: Columns, missing: str) -> Corpus:
-    """Return a dataset of the hub, or of the library's cache if it is unreachable."""
+def _on_hub(config: CorpusConfig, columns: Columns, local_error: str) -> Corpus:
+    """Return a dataset of the Hugging Face hub, or its copy in the cache if offline.
+
+    `local_error` ends the message if there is neither: it says why no local corpus was found.
+    """
     assert config.path
     reason = unreachable(config.path)
     import datasets
@@ -142,10 +151,10 @@ def _on_hub(config: CorpusConfig, columns: Columns, missing: str) -> Corpus:
     datasets.config.HF_HUB_OFFLINE = reason is not None
     try:
         loaded = datasets.load_dataset(config.path, config.name)
-    # The library raises many kinds.
+    # The library raises many kinds of exceptions.
     except Exception as error:
         problem = reason or f"cannot be loaded from the hub ({str(error)[:500]})"
-        raise NotFoundError(f"{config.label}: {problem}{missing}") from error
+        raise NotFoundError(f"{config.label}: {problem}{local_error}") from error
     splits = _standard_splits(config.label, loaded)
 
     def rows_of(split: Any) -> Iterator[Rows]:

@@ -1,11 +1,13 @@
 """Detection of alignment drift between the two sides of a corpus.
 
-Translations agree in length, digits and marks in all languages. A likelihood ratio, learnt from the corpus itself as
-real pairs against random ones, turns each agreement into evidence, in nats, that two sentences are translations of
-each other. After a missing line, every source fits a neighbour of its target better. For each shift, the gains in
-evidence are summed along the corpus; the drift is the stretch of the largest sum (Kadane). A likelihood ratio exceeds
-e^x at random with probability e^-x (Ville's inequality), which gives the threshold. A shuffled corpus has no order
-and shows no drift.
+After a missing line, each source sentence fits a target in another row better than the one in its own row.
+
+Evidence that two sentences are translations of each other comes from their lengths, digits and punctuation marks, which
+agree in all languages. It is the log of a likelihood ratio, in nats: how much more frequent a relation of these values
+is in pairs of the corpus than in random pairs. For each shift, the gain is the evidence for shifted pairs minus that
+for the pairs as they are. The drift is the stretch of rows with the largest sum of gains (Kadane's algorithm).
+Threshold: by chance, a likelihood ratio exceeds e^x with a probability of at most e^-x (Ville's inequality). A shuffled
+corpus has no order and shows no drift.
 """
 
 import numpy as np
@@ -14,11 +16,12 @@ from dragoman.doctor.survey import DIGITS, MARKS
 
 # Shifts of the target against the source to test.
 SHIFTS = [shift for shift in range(-8, 9) if shift]
-MIN_PAIRS, MIN_STRETCH, MAX_STRETCHES = 50, 8, 20  # pairs, rows and stretches of a part
-# Probability of a false alarm per part if the model were exact, and a margin because it is not.
+MIN_PAIRS = 50  # of a part that is examined
+MIN_STRETCH, MAX_STRETCHES = 8, 20  # rows of a stretch; stretches of a part
+# Probability of a false alarm per part if the model were exact, and a factor for the threshold because it is not.
 ERROR, MARGIN = 1e-3, 2.0
 PRIOR = 5.0  # added to both counts of each relation, so that rare ones have little weight
-# Classes of lengths, relations of digits, sets of marks.
+# Classes of lengths, relations of two sets of digits, sets of marks.
 _N_LENGTHS, _N_DIGITS, _N_MARKS = 12, 6, 16
 _N_RELATIONS = _N_LENGTHS**2 + _N_DIGITS + _N_MARKS**2
 
@@ -39,7 +42,7 @@ def drift(table: np.ndarray) -> list[tuple[int, int, int | None]]:
     unexamined = [(0, n)]
     while unexamined and len(stretches) < MAX_STRETCHES:
         first, last = unexamined.pop()
-        # "No shift" explains any disorder, so it must win by the threshold.
+        # "No shift fits" explains any disorder, so it must exceed a shift by the threshold.
         nats, *stretch = _best_stretch(-unshifted[first:last])
         best: tuple[float, list[int], int | None] = nats - threshold, stretch, None
         for shift in SHIFTS:
@@ -54,7 +57,7 @@ def drift(table: np.ndarray) -> list[tuple[int, int, int | None]]:
 
 
 def _best_stretch(gain: np.ndarray) -> tuple[float, int, int]:
-    """Return the largest sum of consecutive gains, its start and end (Kadane)."""
+    """Return the largest sum of consecutive gains, with its start and end (Kadane)."""
     sums = np.concatenate([[0.0], np.cumsum(gain, dtype=np.float64)])
     end = int((sums - np.minimum.accumulate(sums)).argmax())
     start = int(sums[: end + 1].argmin())
@@ -62,32 +65,40 @@ def _best_stretch(gain: np.ndarray) -> tuple[float, int, int]:
 
 
 def _features(side: np.ndarray) -> np.ndarray:
-    """(3, n) numbers of one side: quantile of the length, digits, marks."""
+    """Return (3, n) int16: length quantile, bits of the digits, bits of the marks."""
     cuts = np.unique(np.quantile(side["length"], np.linspace(0, 1, _N_LENGTHS + 1)[1:-1]))
     classes = np.searchsorted(cuts, side["length"], "right")
     return np.stack([classes, side["flags"] & DIGITS, (side["flags"] & MARKS) >> 10]).astype(np.int16)
 
 
 def _relations(src: np.ndarray, tgt: np.ndarray, shift: int) -> np.ndarray:
-    """(3, n) relations of source rows to the target rows `shift` further on."""
+    """Return (3, n) relations between source row i and target row i + shift.
+
+    They are those of lengths, digits and marks. Each is an index of the (_N_RELATIONS,) weights.
+    """
     tgt = np.roll(tgt, -shift, axis=1)
     a, b = src[1], tgt[1]
-    # No digits, equal, some in common, only in the target, only in the source, others.
+    # 0 no digits, 1 equal, 2 some in common, 3 only in the target, 4 only in the source, 5 none in common.
     digits = np.select([(a | b) == 0, a == b, (a & b) > 0, a == 0, b == 0], range(5), 5)
-    lengths, marks = src[0] * _N_LENGTHS + tgt[0], src[2] * _N_MARKS + tgt[2]
+    lengths = src[0] * _N_LENGTHS + tgt[0]
+    marks = src[2] * _N_MARKS + tgt[2]
     return np.stack([lengths, _N_LENGTHS**2 + digits, _N_LENGTHS**2 + _N_DIGITS + marks])
 
 
 def _learn(src: np.ndarray, tgt: np.ndarray) -> np.ndarray:
-    """(_N_RELATIONS,) log likelihood ratios: real pairs against random ones."""
+    """Return (_N_RELATIONS,) log likelihood ratios in nats, real to random pairs."""
 
     def count(shift: int) -> np.ndarray:
         return np.bincount(_relations(src, tgt, shift).ravel(), minlength=_N_RELATIONS)
 
     n = src.shape[1]
     # Distant rows serve as random partners.
-    random = sum(count(fifth * n // 5) for fifth in range(1, 5)) / 4 + PRIOR
-    # The whole file may be shifted.
-    counts = [count(shift) for shift in (0, *SHIFTS)]
-    weights = [np.log((real + PRIOR) / random).astype(np.float32) for real in counts]
-    return max(zip(counts, weights, strict=True), key=lambda pair: pair[0] @ pair[1])[1]
+    random_counts = sum(count(fifth * n // 5) for fifth in range(1, 5)) / 4
+    results = []
+    # The whole file may be shifted, so the shift with the most evidence gives the real pairs.
+    for shift in (0, *SHIFTS):
+        counts = count(shift)
+        weights = np.log((counts + PRIOR) / (random_counts + PRIOR)).astype(np.float32)
+        results.append((counts @ weights, weights))
+    _, best = max(results, key=lambda result: result[0])
+    return best

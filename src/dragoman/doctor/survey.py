@@ -1,6 +1,6 @@
 """Survey of a corpus in one pass: numbers for each pair, without text.
 
-FLAGS holds the flags of each code point, so numpy examines a chunk of sentences in a few array operations. The
+FLAGS maps each code point to its flags (bits), so a few array operations of numpy examine a chunk of sentences. The
 Cleaner of data preparation also processes the pairs, so the report counts those that training would drop.
 """
 
@@ -23,25 +23,26 @@ from dragoman.data.text import DEFECTS
 from dragoman.languages import reads
 
 POINTS = 0x10001  # code points with an entry; the last entry is for all later ones
-# One sentence: characters, flags of BIT, whether its script is that of its language and of the other side's, hash of
-# its letters and digits without case and width (0 if there are none).
+# One sentence. length: in characters. flags: bits of BIT. own, other: whether its script is that of its own language,
+# and that of the other side's language. folded: hash of its letters and digits, without case and width (0: none).
 SENTENCE = np.dtype([("length", "i4"), ("flags", "u4"), ("own", "?"), ("other", "?"), ("folded", "i8")])
 PAIR = np.dtype([("src", SENTENCE), ("tgt", SENTENCE), ("part", "u2"), ("row", "u4"), ("held_out", "?")])
 WORDS = re.compile(r"[^\W_]+")
 MARKUP = re.compile(
     r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,200})?/?>|\[(?:MASK|CLS|SEP|UNK|PAD)\]|<\|\w+\|>|<0x[0-9A-F]{2}>"
 )
-# UTF-8 read as Windows-1252 or Latin-1: continuation bytes after the first byte of accented letters, Cyrillic,
-# punctuation, kana and Chinese. Then two U+FFFD, and uninitialised memory, both read as GBK.
+# UTF-8 continuation bytes, read as Latin-1 or as Windows-1252.
 _AFTER = f"[\x80-\xbf{bytes(range(0x80, 0xA0)).decode('cp1252', 'ignore')}]"
+# The same after the first byte of accented letters and Cyrillic (two bytes), or of punctuation, kana and Chinese (three
+# bytes). The Chinese words are GBK readings of two U+FFFD in UTF-8, and of uninitialised memory.
 MOJIBAKE = re.compile(f"[ÂÃÄÅÐÑ]{_AFTER}|[â-é]{_AFTER}{{2}}|锟斤拷|烫烫烫")
-# UTF-8 read as GBK: the first two bytes of Chinese characters.
-_GBK = bytes(byte for first in range(0xE4, 0xEA) for after in range(0x80, 0xC0) for byte in (first, after))
-# All characters, and the Chinese ones of two character sets: one for simplified, one for traditional writing.
+# The first two UTF-8 bytes of all Chinese characters; read as GBK, each such pair is one character.
+_UTF8_PAIRS = bytes(byte for first in range(0xE4, 0xEA) for after in range(0x80, 0xC0) for byte in (first, after))
+# All characters; the Chinese ones in the character sets for simplified (GB2312) and traditional (Big5) writing.
 _EVERY = "".join(map(chr, range(POINTS)))
 _CHINESE = _EVERY[0x4E00:0xA000]
 _GB2312, _BIG5 = (set(_CHINESE.encode(codec, "ignore").decode(codec)) for codec in ("gb2312", "big5"))
-# Flag of a sentence -> the characters that set it, as the inside of a regular expression's [...].
+# Name of a flag -> the characters that set it, written as between [ and ] of a regular expression.
 CHARACTERS = {str(digit): f"{digit}{chr(0xFF10 + digit)}" for digit in range(10)} | {
     "question mark": "?？؟",
     "exclamation mark": "!！",
@@ -53,25 +54,26 @@ CHARACTERS = {str(digit): f"{digit}{chr(0xFF10 + digit)}" for digit in range(10)
     "replacement character": "\ufffd",
     "invalid UTF-8": DEFECTS["invalid UTF-8"],
     "invisible character": "".join(inside for name, inside in DEFECTS.items() if name != "invalid UTF-8"),
-    "mojibake": f"Â-é锟烫{_GBK.decode('gbk')}",
+    "mojibake": f"Â-é锟烫{_UTF8_PAIRS.decode('gbk')}",
     "markup": r"<\[",
 }
 BIT = {name: 1 << number for number, name in enumerate(CHARACTERS)}
 FLAGS = np.zeros(POINTS, np.uint32)
 for _name, _inside in CHARACTERS.items():
     FLAGS[[ord(character) for character in re.findall(f"[{_inside}]", _EVERY)]] |= BIT[_name]
-DIGITS, MARKS = (1 << 10) - 1, 0b1111 << 10  # bits of the ten digits and of the four marks
+# The bits of the ten digits, and of the four marks after them.
+DIGITS, MARKS = (1 << 10) - 1, 0b1111 << 10
 
 
 class Survey(NamedTuple):
-    """Corpora as numbers; parts are {"corpus": name, "split": name, "pairs": n}."""
+    """Corpora as numbers. A part is one split of one corpus."""
 
-    parts: list[dict[str, Any]]
-    table: np.ndarray  # (n,) of PAIR
+    parts: list[dict[str, Any]]  # {"corpus": name, "split": name, "pairs": n}
+    table: np.ndarray  # (n,) of PAIR, part after part
     report: Report  # of cleaning
 
     def place(self, row: int) -> dict[str, str | int]:
-        """Return the place of a row of the table; rows of each part count from 1."""
+        """Return corpus, split and row of a row of the table; rows of a part count from 1."""
         part = self.parts[self.table["part"][row]]
         return {"corpus": part["corpus"], "split": part["split"], "row": int(self.table["row"][row])}
 
@@ -81,23 +83,25 @@ def survey(corpora: list[Corpus], config: DataConfig) -> Survey:
     cleaner, tables = Cleaner(config), [np.empty(0, PAIR)]
     parts: list[dict[str, Any]] = []
     bar = partial(track, console=Console(stderr=True), disable=not sys.stderr.isatty())
-    for corpus, (split, chunks) in ((each, part) for each in corpora for part in each.open().items()):
-        n_pairs = 0
-        for rows in bar(chunks, f"{corpus.config.label}: reading {split}"):
-            cleaner.clean(rows, split)
-            table = np.empty(len(rows.src), PAIR)
-            table["src"] = describe(rows.src, config.src, config.tgt)
-            table["tgt"] = describe(rows.tgt, config.tgt, config.src)
-            table["part"], table["row"] = len(parts), np.arange(len(table)) + n_pairs + 1
-            table["held_out"] = split != "train"
-            tables.append(table)
-            n_pairs += len(table)
-        parts.append({"corpus": corpus.config.label, "split": split, "pairs": n_pairs})
+    for corpus in corpora:
+        for split, chunks in corpus.open().items():
+            n_pairs = 0
+            for rows in bar(chunks, f"{corpus.config.label}: reading {split}"):
+                cleaner.clean(rows, split)
+                table = np.empty(len(rows.src), PAIR)
+                table["src"] = describe(rows.src, config.src, config.tgt)
+                table["tgt"] = describe(rows.tgt, config.tgt, config.src)
+                table["part"] = len(parts)
+                table["row"] = np.arange(len(table)) + n_pairs + 1
+                table["held_out"] = split != "train"
+                tables.append(table)
+                n_pairs += len(table)
+            parts.append({"corpus": corpus.config.label, "split": split, "pairs": n_pairs})
     return Survey(parts, np.concatenate(tables), cleaner.report)
 
 
 def texts_of(corpora: list[Corpus], wanted: set[int]) -> dict[int, tuple[str, str]]:
-    """Return the raw sentences of some rows of the table, by reading again."""
+    """Return {row of the table: (source, target)} for `wanted` rows, by reading again."""
     texts: dict[int, tuple[str, str]] = {}
     first = 0
     for rows in chain(*(chunks for corpus in corpora for chunks in corpus.open().values())):
@@ -109,8 +113,11 @@ def texts_of(corpora: list[Corpus], wanted: set[int]) -> dict[int, tuple[str, st
 
 
 def describe(texts: Sequence[str], own: str, other: str) -> np.ndarray:
-    """Return numbers for each sentence, (n,) of SENTENCE; `own` is their language."""
-    # A space ends each sentence, because reduceat requires non-empty ones.
+    """Return numbers for n sentences in language `own`, (n,) of SENTENCE.
+
+    `other` is the language of the other side.
+    """
+    # A space after each sentence, because reduceat requires non-empty segments.
     joined = "".join(f"{text} " for text in texts).encode("utf-32-le", "surrogatepass")
     flags = FLAGS[np.minimum(np.frombuffer(joined, np.uint32), POINTS - 1)]
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -121,10 +128,11 @@ def describe(texts: Sequence[str], own: str, other: str) -> np.ndarray:
     for column, language in (("own", own), ("other", other)):
         table[column] = [reads(language, text) for text in texts]
     table["folded"] = [hash("".join(WORDS.findall(normalize("NFKC", text).casefold()))) for text in texts]
-    # The flags select candidates for these tests.
+    # These two flags so far only mark candidates for an exact test.
     for name, test in (("mojibake", is_mojibake), ("markup", MARKUP.search)):
         for i in np.flatnonzero(table["flags"] & BIT[name]).tolist():
-            table["flags"][i] ^= BIT[name] * (not test(texts[i]))
+            if not test(texts[i]):
+                table["flags"][i] ^= BIT[name]
     return table
 
 
@@ -132,6 +140,7 @@ def is_mojibake(text: str) -> bool:
     """Whether UTF-8 was once read as Windows-1252 or as GBK."""
     if MOJIBAKE.search(text):
         return True
+    # Undo a reading as GBK: the result is valid UTF-8 with Chinese characters only if there was one.
     try:
         return any("\u4e00" <= character <= "\u9fff" for character in text.encode("gb18030").decode())
     except UnicodeError:
