@@ -1,8 +1,9 @@
-"""One measurement of training.py or gpu.py: measure_training.py SETTINGS, a JSON object (`Settings`)
+"""One timed training for training.py or gpu.py: measure_training.py SETTINGS
 
-The time is that of `fit` itself, as train.py calls it: data, Lightning's loop, every callback. One more callback counts
-target tokens without padding, and ends the run. With the peers' data (texts.py), corpus and vocabulary are
-theirs; otherwise it is the phrasebook. The last line of stdout is the result as JSON.
+SETTINGS is a JSON object with the fields of `Settings`. The run is timed inside `fit`, as train.py calls it: with data
+loading, Lightning's loop and every callback. One more callback counts target tokens without padding, and ends the run.
+Corpus and vocabulary are those of the other programs (the peers, see texts.py) or the phrasebook. The last line of
+stdout is the result as JSON.
 """
 
 import contextlib
@@ -41,14 +42,14 @@ COMMON = [
 class Settings:
     """The training to measure."""
 
-    size: str = "small"  # of configs/model
+    size: str = "small"  # a file of configs/model
     precision: str = "auto"  # trainer.precision
-    data: str | None = None  # folder of the peers' data; None: the phrasebook
+    data: str | None = None  # folder with the peers' data; None: the phrasebook
     threads: int = 2
     warm_up: float = 20.0  # seconds after the first step that are not counted
-    window: float = 20.0  # seconds
-    windows: int = 3  # quiet ones; after four times as many, noisy ones count as well
-    noise: float = 0.04  # a window is quiet where others used less than this share of the machine
+    window: float = 20.0  # seconds of a window
+    windows: int = 3  # number of quiet windows; after four times as many in all, noisy ones count as well
+    noise: float = 0.04  # a window is quiet if other processes used less than this share of the machine
     overrides: list[str] = field(default_factory=list)  # more settings, as for train.py
 
 
@@ -64,18 +65,20 @@ def main(argv: list[str]) -> None:
 
 
 def configure(settings: Settings, folder: Path) -> Config:
-    """The run: a size of configs/, and the settings that are equal for all programs."""
-    words = ["recipe=none", f"model={settings.size}", f"trainer.precision={settings.precision}", *COMMON]
-    if (data := settings.data) is not None:  # the same text and pieces for all, without any cleaning
+    """Compose the settings; COMMON holds those that are equal for all programs."""
+    overrides = ["recipe=none", f"model={settings.size}", f"trainer.precision={settings.precision}", *COMMON]
+    data = settings.data
+    if data is not None:
         train = f"{{src_path: {data}/train.en, tgt_path: {data}/train.de}}"
         validation = f"{{src_path: {data}/val.en, tgt_path: {data}/val.de, split: validation}}"
-        words += [f"data.corpora=[{train}, {validation}]", f"data.tokenizer.models=[{data}/spm.model]"]
-        words += ["data.src=en", "data.tgt=de", "data.drop_copies=false", "data.max_ratio=0", "data.test_size=0"]
-    return compose([*words, *settings.overrides, f"data.cache={folder}/cache", f"run_dir={folder}/run"])
+        overrides += [f"data.corpora=[{train}, {validation}]", f"data.tokenizer.models=[{data}/spm.model]"]
+        # No cleaning, so that all programs train on the same text and pieces.
+        overrides += ["data.src=en", "data.tgt=de", "data.drop_copies=false", "data.max_ratio=0", "data.test_size=0"]
+    return compose([*overrides, *settings.overrides, f"data.cache={folder}/cache", f"run_dir={folder}/run"])
 
 
 def fit_with(config: Config, callback: Callback) -> None:
-    """Run `fit` with one more callback, which raises `Enough` at the end."""
+    """Run `fit` with one more callback, which raises `Enough` to end the run."""
     make_trainer = fit.make_trainer
 
     def with_callback(config: Config, run_dir: Path, callbacks: list[Callback], step: int) -> Trainer:
@@ -86,13 +89,14 @@ def fit_with(config: Config, callback: Callback) -> None:
 
 
 class Enough(Exception):  # noqa: N818 (not an error)
-    """Ends a run of which enough is known."""
+    """Exception that ends a run when its measurement is complete."""
 
 
 class Meter(Callback):
-    """Cuts training into windows after a warm-up; raises `Enough` when there are enough quiet ones.
+    """Measure a training in windows of time after a warm-up; then raise `Enough`.
 
-    Two threads of one program wait for each other, so a busy neighbour costs far more than the time it takes.
+    A window with other busy processes is noisy and does not count. The threads of a program wait for each other, so
+    another process costs far more than the time that it takes.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -100,12 +104,13 @@ class Meter(Callback):
         self.first_step_s = 0.0  # from the start of the process
         self.start: Clock | None = None  # of the running window
         self.end = 0.0  # of the warm-up, or of the running window
-        self.counts: Counter[str] = Counter()  # steps, FLOPs, target tokens, positions with padding
-        self.windows: list[tuple[Clock, Counter[str]]] = []
+        # Of the running window: steps, flops, target tokens, and target positions, padding included.
+        self.counts: Counter[str] = Counter()
+        self.windows: list[tuple[Clock, Counter[str]]] = []  # time and counts of each window
 
     @property
     def quiet(self) -> list[tuple[Clock, Counter[str]]]:
-        """The windows in which other processes left the machine alone."""
+        """The windows in which other processes used little of the machine."""
         return [window for window in self.windows if window[0].others < self.settings.noise]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -127,8 +132,9 @@ class Meter(Callback):
         self.counts["positions"] += batch.tgt_out.numel()
         if now < self.end:
             return
+        # A GPU may still be computing the last steps.
         if pl_module.device.type == "cuda":
-            torch.cuda.synchronize()  # until the device has done all steps
+            torch.cuda.synchronize()
         clock = read_clock()
         if self.start is not None:
             self.windows.append((clock.since(self.start), self.counts))
@@ -137,11 +143,13 @@ class Meter(Callback):
         self.start, self.end, self.counts = clock, clock.wall + self.settings.window, Counter()
 
     def result(self) -> dict[str, Any]:
-        """The figures, under the names that the peers give theirs."""
+        """Return the figures, under the names that the peers' programs use."""
         is_enough = len(self.quiet) >= self.settings.windows
         windows = self.quiet if is_enough else self.windows
-        seconds, total = sum(clock.wall for clock, _ in windows), Counter[str]()
-        for _, counts in windows:
+        seconds = 0.0
+        total: Counter[str] = Counter()
+        for clock, counts in windows:
+            seconds += clock.wall
             total.update(counts)
         return {
             "tgt_tok_s_windows": [round(counts["tokens"] / clock.wall, 1) for clock, counts in windows],

@@ -1,11 +1,12 @@
 """Position schemes and length: python scripts/bench/positions.py [--only rope alibi]
 
-The task is to reverse a string of symbols. Every scheme trains the same small model on strings of 1 to 20 symbols,
-then reverses 200 longer strings of each length. The symbols are random, so only a model that knows the place of each
-one can be right.
+The task is to reverse a string of symbols. The same small model is trained with each scheme on strings of 1 to 20
+symbols, and then reverses 200 strings of each of several lengths, up to 80. The symbols are random, so the task needs
+exact positions.
 
-In percent: `exact`, strings reversed without a mistake; `symbols`, places of the true answer with the right symbol
-(chance: 1 in 30). Results go to runs/bench/positions: a file for each scheme and seed, table.md and lengths.png.
+Scores in percent: `exact`, share of strings that are reversed without a mistake; `symbols`, share of positions with the
+right symbol (by chance 1 in 30). Results go to runs/bench/positions: a file for each scheme and seed, table.md and
+lengths.png.
 """
 
 import json
@@ -32,11 +33,11 @@ from dragoman.translation.engine import translate_ids
 SYMBOLS = range(EOS + 1, EOS + 31)  # thirty ids, after the special ones
 LONGEST = 20  # in training
 LENGTHS = (10, 20, 25, 30, 40, 60, 80)  # in testing
-IN_TABLE = (20, 25, 40, 80)
+IN_TABLE = (20, 25, 40, 80)  # lengths with a column in the table
 N_TESTS = 200  # of each length
-POSITIONS = LENGTHS[-1] + 2  # with <BOS> or <EOS>, and one symbol too many
+POSITIONS = LENGTHS[-1] + 2  # size of position tables: with <BOS> or <EOS>, and one symbol too many
 FOLDER, SEEDS = Path("runs/bench/positions"), (1, 2, 3)
-STEPS, N_SENTENCES = 1500, 64  # of the training, and of each batch
+STEPS, N_SENTENCES = 1500, 64  # training steps, strings in a batch
 SIZES: Record = {"d_model": 64, "d_ff": 256, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2}
 SCHEMES: dict[str, Record] = {
     **{kind: {"kind": kind} for kind in ("none", "integer", "product", "rope", "t5", "transformer_xl", "alibi")},
@@ -50,9 +51,11 @@ def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--only", nargs="+", default=list(SCHEMES), choices=SCHEMES, help="schemes (all)")
     args = parser.parse(argv)
-    torch.set_num_threads(1)  # a second thread makes so small a model no faster
+    # So small a model is no faster with a second thread.
+    torch.set_num_threads(1)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for seed in SEEDS:  # every scheme has its first seed before any has its second
+    # Seeds in the outer loop, so that an interrupted benchmark has a result for every scheme.
+    for seed in SEEDS:
         for name in args.only:
             path = FOLDER / f"{name}-{seed}.json"
             if not path.exists():
@@ -64,7 +67,7 @@ def main(argv: list[str]) -> None:
 
 
 def measure(name: str, seed: int, n_steps: int = STEPS) -> Record:
-    """Train one model, and test it at each length."""
+    """Train one model and return {"exact_LENGTH": percent, "symbols_LENGTH": percent}."""
     model = train(PositionConfig(**SCHEMES[name]), seed, n_steps)
     scores: Record = {}
     for length in LENGTHS:
@@ -74,14 +77,14 @@ def measure(name: str, seed: int, n_steps: int = STEPS) -> Record:
 
 
 def strings(generator: random.Random, n: int, shortest: int, longest: int) -> list[list[int]]:
-    """n strings of random symbols, every length in between equally likely."""
+    """Return n strings of random symbols; all lengths are equally likely."""
     return [generator.choices(SYMBOLS, k=generator.randint(shortest, longest)) for _ in range(n)]
 
 
 def train(position: PositionConfig, seed: int, n_steps: int) -> Transformer:
-    """Train with AdamW, a warm-up and a cosine."""
+    """Train with AdamW and a cosine schedule with warm-up."""
     torch.manual_seed(seed)
-    # No string comes twice, so dropout has nothing to prevent.
+    # Every batch has new strings, so the model cannot overfit and needs no dropout.
     config = ModelConfig(position=position, dropout=0.0, **SIZES)
     model = Transformer(config, src_vocab_size=SYMBOLS.stop, tgt_vocab_size=SYMBOLS.stop)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=1e-4, fused=True)
@@ -101,23 +104,29 @@ def train(position: PositionConfig, seed: int, n_steps: int) -> Transformer:
 
 
 def accuracy(model: Transformer, sources: Sequence[list[int]]) -> tuple[float, float]:
-    """(exact, symbols) in percent. A missing symbol is wrong; one too many spoils `exact`."""
+    """Return (exact, symbols) in percent.
+
+    A missing symbol counts as wrong. A symbol too many matters for `exact` only.
+    """
     search = SearchConfig(kind="greedy", max_length_a=1.0, max_length_b=1)
-    best = translate_ids(model, sources, search, batch_tokens=N_TESTS * (LENGTHS[-1] + 1))
-    pairs = [(each[0].ids, source[::-1]) for each, source in zip(best, sources, strict=True)]
-    exact = sum(ids == reference for ids, reference in pairs)
-    right = sum(a == b for ids, reference in pairs for a, b in zip(ids, reference, strict=False))
-    return 100 * exact / len(pairs), 100 * right / sum(len(reference) for _, reference in pairs)
+    results = translate_ids(model, sources, search, batch_tokens=N_TESTS * (LENGTHS[-1] + 1))
+    n_exact = n_right = n_symbols = 0
+    for (hypothesis,), source in zip(results, sources, strict=True):
+        reference = source[::-1]
+        n_exact += hypothesis.ids == reference
+        n_right += sum(a == b for a, b in zip(hypothesis.ids, reference, strict=False))
+        n_symbols += len(reference)
+    return 100 * n_exact / len(sources), 100 * n_right / n_symbols
 
 
 def results(name: str) -> list[Record]:
-    """The scores of a scheme so far."""
+    """Return the scores of a scheme, one record for each seed measured so far."""
     paths = (FOLDER / f"{name}-{seed}.json" for seed in SEEDS)
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
 
 
 def table() -> str:
-    """Mean ± standard deviation over the seeds."""
+    """Return a Markdown table: mean ± standard deviation over the seeds."""
     columns = [f"{kind}_{length}" for kind in ("exact", "symbols") for length in IN_TABLE]
     lines = []
     for name in SCHEMES:
@@ -132,12 +141,13 @@ def table() -> str:
 
 
 def picture() -> bytes:
-    """The share of right symbols by length, a line for each scheme."""
-    lines = {
-        name: (LENGTHS, [statistics.fmean(each[f"symbols_{n}"] for each in scores) for n in LENGTHS])
-        for name in SCHEMES
-        if (scores := results(name))
-    }
+    """Draw the share of right symbols by length, one line for each scheme."""
+    lines = {}
+    for name in SCHEMES:
+        scores = results(name)
+        if scores:
+            means = [statistics.fmean(each[f"symbols_{length}"] for each in scores) for length in LENGTHS]
+            lines[name] = (LENGTHS, means)
     return curve_figure(lines, "symbols in the string", "% in their place", "Reversing strings")
 
 
