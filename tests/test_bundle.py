@@ -30,7 +30,7 @@ SRC, TGT = torch.tensor([[5, 9, 7, 3]]), torch.tensor([[2, 8, 6]])
 
 @pytest.fixture(scope="module")
 def bundle() -> Bundle:
-    """Not to be changed."""
+    """The golden bundle; no test may change it."""
     return bundles.load(GOLDEN)
 
 
@@ -56,6 +56,7 @@ def edit_config(folder: Path, change: Callable[[dict], object]) -> None:
 
 
 def refusal(folder: Path) -> str:
+    """Return the message, of one line, with which loading fails."""
     with pytest.raises(UserError) as caught:
         bundles.load(folder)
     assert "\n" not in str(caught.value)
@@ -208,7 +209,7 @@ def test_the_card_shows_recorded_provenance(bundle: Bundle, tmp_path: Path) -> N
 
 @pytest.fixture
 def runs(bundle: Bundle, tmp_path: Path) -> Path:
-    """runs/ with models of different directions, the last one saved last."""
+    """runs/ with models of different directions, from the oldest to the newest."""
     there, back = (dataclasses.replace(bundle, src=s, tgt=t, directions=[]) for s, t in (ZH_EN, EN_ZH))
     models = {"old": there, "new": there, "back": back, "smoke": there, "copy": there}
     for age, (name, model) in enumerate(models.items()):
@@ -224,7 +225,7 @@ def test_the_newest_fitting_bundle_is_chosen(runs: Path, bundle: Bundle) -> None
         bundles.newest(runs, lambda known: known.src == "fr", "French")
 
 
-def test_a_shipped_bundle_answers_where_no_run_does(runs: Path, bundle: Bundle, tmp_path: Path, monkeypatch) -> None:
+def test_a_shipped_bundle_is_chosen_if_no_run_fits(runs: Path, bundle: Bundle, tmp_path: Path, monkeypatch) -> None:
     box = tmp_path / "pretrained"
     monkeypatch.setattr(files, "shipped", lambda path: box)
     assert bundles.shipped() == []

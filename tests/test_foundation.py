@@ -1,4 +1,4 @@
-"""Floors 0 and 1: errors, files, languages, metrics, configuration."""
+"""Modules without torch: errors, files, languages, metrics, configuration."""
 
 import os
 import re
@@ -45,7 +45,7 @@ class TestFiles:
         assert path.read_bytes() == b"old"
         assert list(tmp_path.iterdir()) == [path]
 
-    def test_the_previous_file_is_kept_where_asked(self, tmp_path: Path) -> None:
+    def test_keep_previous_keeps_the_previous_file(self, tmp_path: Path) -> None:
         path = tmp_path / "file"
         for content in (b"1", b"2", b"3"):
             with files.replacing(path, keep_previous=True) as file:

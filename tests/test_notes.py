@@ -2,7 +2,7 @@
 
 The numbers are the notes'. Positions are in test_notes_positions.py, words and translating in
 test_notes_translating.py. src/dragoman/README.md, "From the notes to the code", says which note teaches what. Where
-a note is wrong, the test holds what is true, and its docstring says so.
+a note is wrong, the test checks the correct statement, and its docstring says so.
 """
 
 import pytest
@@ -37,7 +37,7 @@ def layer_config(**settings: object) -> ModelConfig:
     return ModelConfig(d_model=16, d_ff=64, dropout=0.0, **settings)  # type: ignore[arg-type]
 
 
-# Attention as a weighted mean: waist 51, 56, 58 -> weight 40, 43, 48. What is the weight for a waist of 57?
+# Attention as a weighted mean. Keys: waists 51, 56, 58. Values: weights 40, 43, 48. Query: a waist of 57.
 
 
 def test_waist_57_is_a_mean_weighted_by_nearness():
@@ -45,7 +45,7 @@ def test_waist_57_is_a_mean_weighted_by_nearness():
     alpha = values["alpha"]
     torch.testing.assert_close(alpha, values["scores"].softmax(0))
     assert alpha.sum().item() == pytest.approx(1)
-    assert 0 < alpha[0] < 1e-7 < alpha[1] == alpha[2]  # every key counts, the far one hardly
+    assert 0 < alpha[0] < 1e-7 < alpha[1] == alpha[2]  # each key has a weight, the distant one almost none
     torch.testing.assert_close(values["result"], (alpha * torch.tensor([40.0, 43.0, 48.0])).sum())
     # 56 and 58 are equally near, so the notes' first guess, (43 + 48) / 2, is nearly right.
     assert values["result"].item() == pytest.approx(45.5, abs=1e-5)
@@ -55,7 +55,7 @@ def test_raw_numbers_saturate_the_softmax_even_scaled():
     values = notes.matrices()
     torch.testing.assert_close(values["scores"] * 2**0.5, values["q"] @ values["k"].T)
     assert torch.equal(values["weights"], torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]))
-    assert values["output"].tolist() == [[43, 59], [43, 59]]  # two unlike queries, one answer
+    assert values["output"].tolist() == [[43, 59], [43, 59]]  # different queries, equal outputs
     assert values["normal"].max() < 0.999  # inputs of variance 1, as a norm makes them, do not saturate
 
 
@@ -63,7 +63,7 @@ def test_raw_numbers_saturate_the_softmax_even_scaled():
 
 
 def test_orthogonal_vectors_score_0_and_equal_ones_1():
-    """Vectors of length 1. Note 003 calls the right angle collinear and its score the largest: its cosine is 0."""
+    """The score of unit vectors is their cosine. Note 003 calls orthogonal ones collinear, with the largest score."""
     q = torch.tensor([1.0, 0.0])[None, None, None]
     k = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0]])[None, None]
     assert SCORES["dot"](1, 2)(q, k).flatten().tolist() == [0, 1, -1]
@@ -71,7 +71,7 @@ def test_orthogonal_vectors_score_0_and_equal_ones_1():
 
 @pytest.mark.parametrize("d", [1, 64])
 def test_the_variance_of_q_dot_k_is_d_and_1_when_scaled(d):
-    """d = 1 is the product XY of two standard normals: mean 0 (not the 1 derived on the way), variance 1."""
+    """d = 1 is the product XY of two standard normals: mean 0 (the note derives 1), variance 1."""
     q, k = torch.randn(2, 40_000, 1, 1, d, generator=torch.Generator().manual_seed(1))
     dots, scaled = (SCORES[name](1, d)(q, k) for name in ("dot", "scaled_dot"))
     assert dots.mean().item() == pytest.approx(0, abs=0.03 * d**0.5)
@@ -81,7 +81,7 @@ def test_the_variance_of_q_dot_k_is_d_and_1_when_scaled(d):
 
 @pytest.mark.parametrize("d", [32, 64])
 def test_unscaled_scores_saturate_the_softmax(d):
-    """The notes conclude that the gradient vanishes. At these head sizes W_q gets more of it, not less."""
+    """The notes conclude that the gradient vanishes. At these head sizes W_q gets a larger one, not a smaller one."""
     largest, gradient = {}, {}
     for score in ("dot", "scaled_dot"):
         layer = attention(d, score=score).requires_grad_()
@@ -153,7 +153,7 @@ def test_the_additive_score_is_a_small_network_on_q_and_k():
 
 
 def test_the_additive_score_as_note_002_writes_it_ignores_the_query():
-    """It joins q and k, activates, then maps: w1 tanh(q) + w2 tanh(k). The softmax cancels what all keys share."""
+    """The note has tanh before the sum: w1 tanh(q) + w2 tanh(k). The softmax cancels the term that all keys share."""
     q, k, w1, w2 = torch.randn(5, 8), torch.randn(6, 8), torch.randn(8), torch.randn(8)
     noted = (torch.tanh(q) @ w1)[:, None] + torch.tanh(k) @ w2
     torch.testing.assert_close(noted.softmax(-1), (torch.tanh(k) @ w2).softmax(0).expand(5, 6))
@@ -162,7 +162,7 @@ def test_the_additive_score_as_note_002_writes_it_ignores_the_query():
 
 
 def test_two_matrices_make_an_asymmetric_quadratic_form():
-    """A = X Wq Wk^T X^T: twice X is four times A. With one matrix for both, j means to i what i means to j."""
+    """A = X Wq Wk^T X^T. With 2 X, A is four times as large. With Wq = Wk, A is symmetric."""
     layer, x = attention(score="dot"), torch.randn(1, 5, 16)
 
     def scores(x: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ def test_any_two_words_meet_in_one_step():
 
 
 def head_by_head(layer: Attention, x: Tensor) -> Tensor:
-    """Each head alone, as the notes write it: Q_i = X W_i^Q ...; then all side by side, then W^O."""
+    """Each head alone, as in the notes: Q_i = X W_i^Q ...; then their concatenation times W^O."""
     d, h = layer.q.in_features, layer.n_heads
     matrices = (layer.q.weight, layer.kv.weight[:d], layer.kv.weight[d:])
     heads = []
@@ -232,7 +232,7 @@ def test_many_heads_cost_what_one_costs():
 
 
 def test_heads_at_fixed_distances_are_a_convolution():
-    """Head h looks at the word h - 1 places ahead. 003 has multi-head as a CNN; in general weights follow the words."""
+    """Note 003 calls multi-head attention a CNN. It is one if head h attends to the word h - 1 positions ahead."""
 
     class Offsets(Position):
         def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ def test_cross_attention_takes_k_and_v_from_the_encoder():
 
 
 def test_the_gradient_of_w_v_by_hand_is_half_of_autograds():
-    """Note 002 writes it under W^Q, and without the 2 that the square brings down."""
+    """Note 002 calls it the gradient of W^Q, and leaves out the factor 2 of the squared error."""
     layer = attention(8).double()
     x, y = torch.randn(2, 1, 5, 8, dtype=torch.float64)
     layer.out.weight.copy_(torch.eye(8))
@@ -285,7 +285,7 @@ def test_the_causal_mask_of_four_words():
 @pytest.mark.parametrize("score", ["dot", "scaled_dot"])
 def test_the_four_by_four_example_under_the_causal_mask(score):
     masked = torch.tensor([[1, HIDDEN, HIDDEN, HIDDEN], [2, 1, HIDDEN, HIDDEN], [0, 2, 1, HIDDEN], [3, 1, 4, 2]])
-    q = SCORED if score == "dot" else SCORED * 2  # the 2 is sqrt(4), which the score divides out
+    q = SCORED if score == "dot" else SCORED * 2  # 2 = sqrt(4), by which the score divides
     layer, q, k = bare(4, score), q[None], torch.eye(4)[None]
     torch.testing.assert_close(layer.weights(q, k, causal=True)[0, 0], masked.softmax(-1))
     assert torch.equal(notes.mask()["masked"], masked)
@@ -298,7 +298,7 @@ def test_the_mask_comes_before_the_softmax():
     layer, k = bare(4, "dot"), torch.eye(4)[None]
     before, after = notes.mask()["before"], notes.mask()["after"]
     torch.testing.assert_close(before.sum(-1), torch.ones(4))
-    assert after.sum(-1)[0] < 0.04  # the first word would keep 3 % of itself
+    assert after.sum(-1)[0] < 0.04  # the weights of the first word would sum to 3 %
     louder = SCORED + 5 * torch.ones(4, 4).triu(1)  # only the hidden scores
     torch.testing.assert_close(layer.weights(louder[None], k, causal=True)[0, 0], before)
     assert not torch.allclose(louder.softmax(-1) * causal_attn_mask(4, 4)[0, 0], after, atol=0.1)
@@ -321,7 +321,7 @@ def test_the_padding_mask_of_three_words_beside_four():
 
 @pytest.mark.parametrize("tie", ["all", "tgt", "none"])
 def test_the_vector_of_padding_is_trained_where_the_output_shares_it(tie):
-    """It starts at 0. The softmax over the vocabulary moves it."""
+    """It starts at 0. An output layer that shares it gives it a gradient, through the softmax over the vocabulary."""
     model = Transformer(layer_config(tie=tie), src_vocab_size=9, tgt_vocab_size=9)
     table = model.tgt_embedding.table.weight
     assert not table[PAD].any()
@@ -331,19 +331,19 @@ def test_the_vector_of_padding_is_trained_where_the_output_shares_it(tie):
 
 
 def test_the_causal_mask_hides_padding_at_the_right():
-    """The notes give the decoder both masks. No real word looks to its right, so the second one changes nothing."""
+    """The notes use both masks in the decoder. For real words, the padding mask changes nothing."""
     layer, x = attention(), torch.randn(1, 5, 16)
     padding = torch.tensor([[False, False, False, True, True]])
     both = layer.weights(x, x, padding_attn_mask(padding), causal=True)
     torch.testing.assert_close(both[..., :3, :], layer.weights(x, x, causal=True)[..., :3, :])
-    assert not both[..., 3:].any()  # both masks together hide it from itself, too
+    assert not both[..., 3:].any()  # with both masks, padding does not attend to padding either
 
 
 # Add & Norm, feed-forward
 
 
 def test_layer_norm_takes_each_position_alone():
-    """Over d_model, and not over the whole sentence as note 003 has it."""
+    """Its mean and variance are over d_model, not over the whole sentence as in note 003."""
     norm = Residual(layer_config()).norm
     x = 3 * torch.randn(1, 5, 16) + 2
     torch.testing.assert_close(norm(x).mean(-1), torch.zeros(1, 5), atol=1e-5, rtol=0)
@@ -354,7 +354,7 @@ def test_layer_norm_takes_each_position_alone():
 
 
 def test_add_and_norm_in_both_orders():
-    """norm(x + f(x)), or x + f(norm(x)): there a sub-layer that returns zeros leaves x as it was."""
+    """Post: norm(x + f(x)). Pre: x + f(norm(x)), where a sub-layer that returns zeros leaves x unchanged."""
     x = torch.randn(1, 5, 16)
     pre, post = (Residual(layer_config(norm=norm)) for norm in ("pre", "post"))
     torch.testing.assert_close(pre(x, torch.sin), x + torch.sin(pre.norm(x)))
@@ -364,7 +364,7 @@ def test_add_and_norm_in_both_orders():
 
 @pytest.mark.parametrize(("norm", "lowest", "highest"), [("pre", 0.999, 1.001), ("post", 2**-5, 2**-3)])
 def test_post_norm_divides_the_free_path_in_every_layer(norm, lowest, highest):
-    """Eight sub-layers without a gradient of their own; each norm of a sum of variance 2 divides by its root."""
+    """The gradient on the residual path of eight sub-layers. A norm of variance 2 divides it by sqrt(2)."""
     torch.manual_seed(1)
     stack = [Residual(layer_config(norm=norm)) for _ in range(8)]
     y = x = torch.randn(1, 2000, 16, requires_grad=True)

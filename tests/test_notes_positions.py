@@ -2,7 +2,7 @@
 
 The formulas of t5, transformer_xl, rope and alibi are in model/test_position.py and model/test_published.py.
 src/dragoman/README.md, "From the notes to the code", says which note teaches what. Where a note is wrong, the test
-holds what is true, and its docstring says so.
+checks the correct statement, and its docstring says so.
 """
 
 import itertools
@@ -32,7 +32,7 @@ def scheme(kind: str, *, d_model: int = 16, n_heads: int = 2, length: int = 32) 
 
 
 def encoding(kind: str, positions: Tensor, d_model: int = 16) -> Tensor:
-    """The addend of the words at these positions: (T, D)."""
+    """Values (T, D) that the scheme adds to the words at these positions."""
     return scheme(kind, d_model=d_model).embed(torch.zeros(1, len(positions), d_model), positions)[0]
 
 
@@ -48,7 +48,7 @@ def by_distance(scores: Tensor) -> Tensor:
 def test_integer_positions_have_no_bound():
     seen, longer = (encoding("integer", torch.arange(n)) for n in (20, 1000))
     assert (seen.max(), longer.max()) == (19, 999)  # as large as the text is long
-    assert (longer[20:].amax(1) > seen.max()).all()  # numbers that training has not seen
+    assert (longer[20:].amax(1) > seen.max()).all()  # larger than all numbers in training
 
 
 def test_in_the_unit_interval_the_step_depends_on_the_length():
@@ -74,7 +74,7 @@ def test_layer_norm_removes_a_number_on_every_component(kind):
 
 
 def test_the_table_for_d_4_and_base_10000():
-    """The notes cut 0.99995 off to 0.9999; all other entries are rounded to four places."""
+    """The notes truncate 0.99995 to 0.9999; all other entries are rounded to four places."""
     noted = torch.tensor([[0, 1, 0, 1], [0.8415, 0.5403, 0.0100, 0.9999], [0.9093, -0.4161, 0.0200, 0.9998]])
     table = notes.pe()["table"]
     cut_off = torch.zeros(3, 4, dtype=torch.bool)
@@ -269,7 +269,7 @@ def test_without_positions_the_encoder_sees_a_set():
 
 @pytest.mark.parametrize(("n_layers", "has_order"), [(1, False), (2, True)])
 def test_a_causal_decoder_has_order_without_positions(n_layers, has_order):
-    """From its second layer on: there the words before differ by what each of them saw."""
+    """From the second layer on: the states of earlier words depend on the words before them."""
     torch.manual_seed(1)
     small = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": n_layers}
     config = ModelConfig(**small, position=PositionConfig(kind="none"))
@@ -280,7 +280,7 @@ def test_a_causal_decoder_has_order_without_positions(n_layers, has_order):
 
 
 def test_a_distance_without_direction_cannot_see_a_reversal():
-    """你打我 is 我打你 backwards. alibi counts both directions alike, so only the end mark tells them apart."""
+    """你打我 is 我打你 backwards. alibi treats both directions alike, so only the end mark makes a difference."""
     torch.testing.assert_close(*memories("alibi", [2, 1, 0]), atol=1e-5, rtol=1e-5)
     permuted, memory = memories("alibi", [2, 1, 0, 3])
     assert not torch.allclose(permuted, memory, atol=1e-3)

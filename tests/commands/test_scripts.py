@@ -21,7 +21,7 @@ Script = Callable[..., Any]
 
 @pytest.fixture
 def script(run: Any) -> Script:
-    """script(command, code=0): a program of scripts/ with its arguments, as one string."""
+    """Run a program: script("NAME ARGUMENTS", code=expected exit code)."""
 
     def script(command: str, code: int = 0) -> Any:
         name, *arguments = command.split()
@@ -36,7 +36,7 @@ def write(path: Path, *lines: str) -> None:
 
 @pytest.fixture(autouse=True)
 def corpus(home: Path) -> None:
-    """A user's corpus, the same as two plain files, and word vectors."""
+    """A corpus in one file and in two aligned files, and word vectors."""
     pairs = [("好久不见。", "Long time no see."), ("我爱你。", "I love you."), ("谢谢。", "Thank you.")]
     write(home / "zh.txt", *(zh for zh, _ in pairs))
     write(home / "en.txt", *(en for _, en in pairs))
@@ -153,7 +153,7 @@ def test_export_makes_a_folder_beside_the_weights(script: Script, home: Path) ->
 def test_attention_pooling_is_trained_on_a_frozen_encoder(
     script: Script, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The label is the first word, so the first piece tells it. W, b and w are trained beside the classifier's two."""
+    """The label is the first word. AttentionPooling trains W, b and w beside the two parameters of the classifier."""
     adamw, sizes = torch.optim.AdamW, []
     monkeypatch.setattr(torch.optim, "AdamW", lambda p, **o: sizes.append(len(p)) or adamw(p, **o))
     words = ("我", "你", "他", "书", "水")

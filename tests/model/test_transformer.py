@@ -1,4 +1,4 @@
-"""Properties of the Transformer whatever its weights are."""
+"""Properties of the Transformer that hold for any weights."""
 
 from collections.abc import Callable
 
@@ -63,7 +63,7 @@ def test_every_parameter_has_a_gradient_that_helps(changes, model, ids):
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.any(), f"{name} takes no part"
+        assert parameter.grad.any(), f"{name} has no gradient"
     optimizer.step()
     assert loss() < first
 

@@ -1,4 +1,4 @@
-"""Benchmarks: each compares the same function, measures what it says, and puts it into one table."""
+"""Benchmarks: equal computations, plausible measurements, and their tables."""
 
 import itertools
 import json
@@ -45,7 +45,7 @@ ARCH = {"d_model": 16, "ffn": 32, "heads": 2, "enc": 2, "dec": 2}
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The peers' vocabulary, which rewrites text, and their data."""
+    """Data and vocabulary of the peers (other programs); the vocabulary normalises text."""
     folder = tmp_path_factory.mktemp("peers")
     for name in ("test.en", *training.FILES):
         words = LINES[2 if name.startswith("val") else 0].split()
@@ -65,7 +65,7 @@ def test_shared_weights_compute_the_same_in_dragoman(peers: Path, tmp_path: Path
     config = ModelConfig(d_model=16, d_ff=32, n_heads=2, n_encoder_layers=2, n_decoder_layers=2)
     model = Transformer(config, src_vocab_size=size, tgt_vocab_size=size).eval()
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.1)  # biases as well, which begin as zeros
+        torch.nn.init.normal_(parameter, std=0.1)  # biases as well, which otherwise are zeros
     plain = same_training.PlainTransformer(model).eval()
     torch.save({"model": plain.state_dict(), "arch": ARCH}, tmp_path / "small.pt")
     weights.write_bundle(tmp_path / "small.pt", tmp_path / "spm.model", tmp_path / "bundle")

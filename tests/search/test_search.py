@@ -1,4 +1,4 @@
-"""Searches on hand-made probability tables, where trying everything gives the right answer."""
+"""Searches on small probability tables, compared with exhaustive search."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ Logits = Callable[[int, tuple[int, ...]], Tensor]
 
 
 class Prefixes:
-    """A cache that holds the tokens that each row was fed."""
+    """A cache of the sentence and the input tokens of each row."""
 
     def __init__(self, sentences: list[int], k: int) -> None:
         self.rows: list[tuple[int, tuple[int, ...]]] = [(s, ()) for s in sentences for _ in range(k)]
@@ -56,6 +56,8 @@ def constant(**values: float) -> Logits:
 def run(
     logits: Logits, config: SearchConfig, sentences: list[int], max_length: int = 4, n_rows: list | None = None
 ) -> list[list[Hypothesis]]:
+    """Search with `logits` as the model; `n_rows` receives the number of rows of each step."""
+
     def step(tokens: Tensor, cache: Prefixes) -> tuple[Tensor, Prefixes]:
         assert len(tokens) == len(cache.rows)
         if n_rows is not None:
@@ -68,12 +70,14 @@ def run(
 
 
 def log_p(logits: Logits, sentence: int, prefix: tuple[int, ...]) -> Tensor:
+    """Log-probs (V,) of the next token; -inf for tokens that are never produced."""
     row = logits(sentence, prefix).clone()
     row[[*NEVER, EOS] if prefix == (BOS,) else list(NEVER)] = -math.inf
     return row.log_softmax(-1)
 
 
 def token_log_probs(logits: Logits, sentence: int, words: tuple[int, ...], max_length: int) -> list[float]:
+    """Log-probs of the words, and of <EOS> if they are shorter than max_length."""
     ended = (*words, EOS) if len(words) < max_length else words
     return [float(log_p(logits, sentence, (BOS, *words[:i]))[w]) for i, w in enumerate(ended)]
 
@@ -165,7 +169,7 @@ KINDS = pytest.mark.parametrize(
 
 
 @KINDS
-def test_batch_mates_change_nothing(config):
+def test_other_sentences_of_the_batch_change_nothing(config):
     logits = table(11)
     together = run(logits, config, [0, 1, 2, 3, 4])
     assert together == [run(logits, config, [s])[0] for s in range(5)]
@@ -174,7 +178,7 @@ def test_batch_mates_change_nothing(config):
 
 @KINDS
 def test_scores_are_the_models_log_probs_over_the_penalty(config):
-    """Neither the sampled distribution, which is sharper, nor a penalty of its own."""
+    """Sampling draws from a sharper distribution, but its scores are the model's, too."""
     logits, n_ended = table(3), 0
     for sentence, hypotheses in enumerate(run(logits, config, list(range(9)))):
         for h in hypotheses:

@@ -1,4 +1,4 @@
-"""A run as its user meets it: files, messages, refusals."""
+"""Training runs: their files, messages and errors."""
 
 import itertools
 from pathlib import Path
@@ -154,7 +154,7 @@ def test_max_time_ends_the_run_and_more_time_resumes(runs, metrics_of):
 
 
 def test_without_max_steps_the_schedule_ends_with_the_time(runs, metrics_of, capsys, monkeypatch):
-    # A clock of its own: a second is a hundred looks at it, on any machine.
+    # Each call of this clock adds 0.01 s, so the result is the same on any machine.
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=itertools.count(0, 0.01).__next__))
     settings = {"training": {"schedule": "cosine", "average_last": 0}}
     settings["trainer"] = {"max_steps": None, "max_time": "00:00:00:01", "loggers": [], "validation_pairs": 2}

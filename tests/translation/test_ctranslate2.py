@@ -1,4 +1,4 @@
-"""The CTranslate2 engine, and when it is chosen."""
+"""The CTranslate2 engine and its choice."""
 
 import json
 import logging
@@ -63,7 +63,7 @@ def folder(exported: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def notes(caplog: pytest.LogCaptureFixture) -> Notes:
-    """The notes since the last call."""
+    """A function that returns the log messages since its last call."""
     caplog.set_level(logging.WARNING, logger="dragoman")
 
     def since() -> list[str]:
@@ -76,7 +76,7 @@ def notes(caplog: pytest.LogCaptureFixture) -> Notes:
 
 @pytest.fixture(scope="module")
 def endless(shaped: Make, engine_of: Make, tmp_path_factory: pytest.TempPathFactory) -> Network:
-    """A random network, which stops at the length caps only, and its export."""
+    """A random network whose hypotheses all reach the length cap, and its export."""
     bundle = shaped()
     with torch.no_grad():
         bundle.model.projection.weight[:EOS].mul_(30)  # <PAD>, <UNK> and <BOS> are never produced
