@@ -36,9 +36,10 @@ def parser() -> cli.Parser:
 @cli.command
 def main(argv: list[str]) -> None:
     args, words = parser().parse_known_args(argv)
-    import optuna
-    from optuna.trial import TrialState
-
+    try:
+        import optuna
+    except ModuleNotFoundError:
+        raise UserError("sweep: Optuna is not installed. Run `pip install optuna`") from None
     base = check_settings(words)
     config, space = compose(base), read_space(Path(args.space), base)
     folder, monitor = Path("runs") / config.name, config.training.monitor
@@ -51,26 +52,28 @@ def main(argv: list[str]) -> None:
         sampler=optuna.samplers.TPESampler(seed=config.seed),
         load_if_exists=True,
     )
-    for trial in study.get_trials(states=[TrialState.RUNNING]):  # of a sweep that was stopped
-        study.tell(trial.number, state=TrialState.FAIL)
-        study.enqueue_trial(trial.params)
+    for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):  # of a sweep that was stopped
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        study.enqueue_trial(trial.params, {"run": number_of(trial)})
 
     def objective(trial: Any) -> float:
         values = [f"{key}={suggest(trial, key, choices)}" for key, choices in space.items()]
-        # The first trial with these values: a trial that was stopped resumes its run.
-        number = next(each.number for each in study.trials if each.params == trial.params)
-        run = folder / f"trial-{number}"
+        run = folder / f"trial-{number_of(trial)}"
         print(f"{run}: {' '.join(values)}", flush=True)
         return train(trial, [*base, *values, f"name={config.name}-{run.name}", f"run_dir={run}"], monitor)
 
-    finished = {str(trial.params) for trial in study.trials if trial.state.is_finished()}
-    waiting = study.get_trials(states=[TrialState.WAITING])
-    study.optimize(objective, n_trials=args.trials - len(finished) + len(waiting), catch=Exception)
-    table = study.trials_dataframe(attrs=("number", "state", "value", "params"))
-    print(table.to_string(index=False, float_format="{:.4g}".format, na_rep=""))
-    if study.get_trials(states=[TrialState.COMPLETE]):
+    left = args.trials - len({number_of(trial) for trial in study.trials if trial.state.is_finished()})
+    for _ in range(left + sum(not trial.state.is_finished() for trial in study.trials)):
+        study.optimize(objective, n_trials=1, catch=Exception)
+    show(study, monitor)
+    if any(trial.state.name == "COMPLETE" for trial in study.trials):
         best = [*base, *(f"{key}={value}" for key, value in study.best_params.items()), f"name={config.name}-best"]
         print(f"the best: python train.py {shlex.join(best)}")
+
+
+def number_of(trial: Any) -> int:
+    """Return the number of a trial; one that was stopped has a second entry in Optuna."""
+    return trial.user_attrs.get("run", trial.number)
 
 
 def read_space(path: Path, base: list[str]) -> dict[str, Any]:
@@ -121,6 +124,20 @@ def train(trial: Any, settings: list[str], monitor: str) -> float:
         print(f"trial {trial.number} ended: {error}", file=sys.stderr)
         raise
     return json.loads((bundle.parent / "metrics.json").read_text(encoding="utf-8"))["best"][monitor]
+
+
+def show(study: Any, monitor: str) -> None:
+    """Print a table of all trials."""
+    from rich.console import Console
+    from rich.table import Table
+
+    names = sorted({name for trial in study.trials for name in trial.params})
+    table = Table("trial", "state", monitor, *names)
+    for trial in study.trials:
+        values = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in map(trial.params.get, names))
+        value = "" if trial.value is None else f"{trial.value:.3f}"
+        table.add_row(str(number_of(trial)), trial.state.name.lower(), value, *values)
+    Console().print(table)
 
 
 if __name__ == "__main__":

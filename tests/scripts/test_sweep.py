@@ -49,8 +49,8 @@ def test_a_failed_trial_ends_no_sweep_and_a_bad_one_is_pruned(sweep):
     scores = {"trial-1": UserError("bad"), "trial-2": 30.0, "trial-7": 1.0}
     code, used, printed = sweep(8, scores)
     assert (code, len(used)) == (0, 8)
-    states = [row[1] for row in map(str.split, printed.splitlines()) if row and row[0].isdigit()]
-    assert states == ["COMPLETE", "FAIL", *["COMPLETE"] * 5, "PRUNED"]
+    states = [line.split()[3] for line in printed.splitlines() if line.startswith("│")]
+    assert states == ["complete", "fail", *["complete"] * 5, "pruned"]
     assert "the best: python train.py experiment=copy training.lr=" in printed
 
 
