@@ -48,7 +48,7 @@ class Report:
 
     @classmethod
     def read_from(cls, path: Path) -> "Report":
-        """Read the JSON of its `vars`."""
+        """Read a report that was written as JSON."""
         data = json.loads(path.read_bytes())
         dropped = {split: Counter(reasons) for split, reasons in data.pop("dropped").items()}
         return cls(dropped=dropped, **{name: Counter(counts) for name, counts in data.items()})
@@ -177,8 +177,9 @@ def _repair(text: str, convert: Callable[[str], str]) -> str:
 
 def _wrong_script(text: str, language: str) -> bool:
     """Whether Chinese text has no Han, or text of a WITHOUT_HAN language has some."""
-    has_han = HAN.search(text) is not None
-    return not has_han if is_chinese(language) else has_han and primary(language) in WITHOUT_HAN
+    if is_chinese(language):
+        return HAN.search(text) is None
+    return primary(language) in WITHOUT_HAN and HAN.search(text) is not None
 
 
 def hashes(*sides: Iterable[str]) -> np.ndarray:

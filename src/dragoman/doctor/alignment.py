@@ -1,13 +1,13 @@
 """Detection of alignment drift between the two sides of a corpus.
 
-After a missing line, each source sentence fits a target in another row better than the one in its own row.
+A missing line shifts the rows after it: source i then belongs to target i + 1, not to target i. A shift is detected by
+the evidence that source i and target i + shift are translations of each other, summed over a stretch of rows.
 
-Evidence that two sentences are translations of each other comes from their lengths, digits and punctuation marks, which
-agree in all languages. It is the log of a likelihood ratio, in nats: how much more frequent a relation of these values
-is in pairs of the corpus than in random pairs. For each shift, the gain is the evidence for shifted pairs minus that
-for the pairs as they are. The drift is the stretch of rows with the largest sum of gains (Kadane's algorithm).
-Threshold: by chance, a likelihood ratio exceeds e^x with a probability of at most e^-x (Ville's inequality). A shuffled
-corpus has no order and shows no drift.
+The evidence compares lengths, digits and punctuation marks, which agree in all languages. It is a log-likelihood ratio
+in nats: the frequency of each relation (for example, equal digits) in the pairs of the corpus over its frequency in
+random pairs. The gain of a row is its evidence with the shift minus its evidence without. The stretch with the largest
+sum of gains (Kadane's algorithm) is reported if the sum exceeds a threshold. By chance, a likelihood ratio exceeds e^x
+with a probability of at most e^-x (Ville's inequality). A shuffled corpus has no order, so no drift is reported.
 """
 
 import numpy as np

@@ -28,12 +28,13 @@ Trace = dict[str, Any]
 def trace(
     model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], src: Sequence[int], config: SearchConfig
 ) -> Trace:
-    """Record the translation of one sentence, step by step.
+    """Return every step of the search for the translation of one sentence.
 
-    `src` holds the ids of the sentence, without <EOS>. The steps in "steps" produce the best hypothesis. Each has
-    "input" (pieces), "next" (a piece), "likeliest" [[piece, probability]] and "cross" [layer][head][source piece]. The
-    list "beams" holds the hypotheses of each step: "living" (kept), "ended" (finished) and "died" (dropped), each
-    [{"pieces", "score"}].
+    `src`: the ids of the sentence, without <EOS>. The result has two lists with an entry for each step:
+
+    "steps" follows the best hypothesis: "input" (pieces), "next" (a piece), "likeliest" [[piece, probability]] and
+    "cross" [layer][head][source piece], the attention weights.
+    "beams" has all hypotheses: "living" (kept), "ended" (finished) and "died" (dropped), each [{"pieces", "score"}].
     """
     src_tokenizer, tgt_tokenizer = tokenizers
     best, beams = _search(model.eval(), tgt_tokenizer, src, config)
