@@ -25,6 +25,7 @@ Peers = dict[str, tuple[str, str, dict[str, str]]]
 _TOOLKITS: Peers = {name: (name, name, {}) for name in ("hf", "opennmtpy", "eole", "sockeye")}
 TRAINERS = _TOOLKITS | {
     "joeynmt": ("joeynmt", "joeynmt", {}),
+    "hf-bf16": ("hf", "hf", {"TORCH_DTYPE": "bf16"}),
     "torch": ("raw", "torch", {}),
     "torch-bf16": ("raw", "torch", {"TORCH_DTYPE": "bf16"}),
 }
