@@ -1,6 +1,7 @@
 """Two processes, one run: they share the work and arrive where one process would have (gloo, on the CPU)."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -33,7 +34,7 @@ except Stopped as stopped:
 def train(tmp_path, corpus):
     """Train in a process of its own, on so many devices; return the folder of the run and what was printed."""
 
-    def settings_of(name, devices, *, max_steps, accumulate=1, patience=0, nodes=1):
+    def settings_of(name, devices, *more, max_steps, accumulate=1, patience=0, nodes=1):
         corpora = ",".join(f"{{path: {corpus / part}}}" for part in ("farm", "town"))
         return [
             f"name={name}", f"data.corpora=[{corpora}]", "data.tokenizer.vocab_size=330", "data.test_size=0",
@@ -42,13 +43,13 @@ def train(tmp_path, corpus):
             f"training.accumulate={accumulate}", "trainer.accelerator=cpu", f"trainer.devices={devices}",
             "trainer.precision='32'", f"trainer.max_steps={max_steps}", "trainer.validate_every=3",
             "trainer.validation_pairs=7", "trainer.samples=1", f"training.patience={patience}",
-            f"trainer.nodes={nodes}",
+            f"trainer.nodes={nodes}", *more,
         ]  # fmt: skip
 
-    def train(name, devices, **options):
+    def train(name, devices, *more, **options):
         (tmp_path / "work.py").write_text(WORK)
         done = subprocess.run(
-            [sys.executable, "work.py", *settings_of(name, devices, **options)],
+            [sys.executable, "work.py", *settings_of(name, devices, *more, **options)],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -64,15 +65,54 @@ def train(tmp_path, corpus):
     return train
 
 
+@pytest.fixture
+def two_nodes(train):
+    """Start torchrun's agent of each of two nodes with its settings; return their exit codes and what was printed."""
+
+    def run(*settings):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=test"]
+        command += ["--max-restarts=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "work.py"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        # Else a restarted process can read the address of a dead one and wait for it.
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
+        (train.folder / "work.py").write_text(WORK)
+        agents = [subprocess.Popen([*command, *each], cwd=train.folder, **options) for each in settings]
+        try:
+            printed = "".join(agent.communicate(timeout=300)[0] for agent in agents)
+        finally:
+            for agent in agents:
+                agent.kill()
+        return [agent.returncode for agent in agents], printed
+
+    return run
+
+
 def test_two_processes_equal_one_that_accumulates(train, checkpoint_of, metrics_of):
     """A mean of two means would give the tokens of the smaller batch more weight."""
-    two, one = train("two", 2, max_steps=6), train("one", 1, max_steps=6, accumulate=2)
+    # AdamW's first steps have the sign of a gradient, however small it is; SGD's are proportional to it.
+    sgd = "training.optimizer=sgd", "training.lr=0.05"
+    two, one = train("two", 2, *sgd, max_steps=12), train("one", 1, *sgd, max_steps=12, accumulate=2)
+    per_epoch = re.search(r"(\d+) batches an epoch", (one / "train.log").read_text())[1]
+    assert 24 > int(per_epoch), "an epoch must end"
     assert metrics_of(two)["train"] == pytest.approx(metrics_of(one)["train"], rel=1e-4)
     losses = [[record["loss"] for record in metrics_of(run)["validations"]] for run in (two, one)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0][-1] < losses[0][0] - 0.1
     states = [checkpoint_of(run)["state_dict"] for run in (two, one)]
     for name, weights in states[0].items():
-        torch.testing.assert_close(weights, states[1][name], atol=5e-3, rtol=1e-3)
+        torch.testing.assert_close(weights, states[1][name], atol=1e-5, rtol=1e-4)
+
+
+def test_nodes_with_other_settings_are_an_error(train, two_nodes):
+    settings = [train.settings_of("unequal", 1, f"training.lr={lr}", max_steps=4, nodes=2) for lr in (1e-3, 2e-3)]
+    codes, printed = two_nodes(*settings)
+    assert 0 not in codes
+    assert "training.lr: process 0 has" in printed
+    assert not (train.folder / "runs" / "unequal" / "last.ckpt").exists()
 
 
 def test_a_resumed_run_of_two_equals_one_that_never_stopped(train, outcome):
@@ -82,28 +122,13 @@ def test_a_resumed_run_of_two_equals_one_that_never_stopped(train, outcome):
     ) | {"records": 0}
 
 
-def test_two_nodes_end_equal_though_one_is_killed(train, outcome):
+def test_two_nodes_end_equal_though_one_is_killed(train, two_nodes, outcome):
     """torchrun restarts both processes after the second one is killed; they resume from the last checkpoint."""
     straight = train("straight", 2, max_steps=12, patience=9)
     (train.folder / "runs").rename(train.folder / "other")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = ["--nnodes=2", "--nproc-per-node=1", "--max-restarts=2", "--rdzv-backend=c10d"]
-    options += [f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=test", "work.py"]
     settings = train.settings_of("broken", 1, max_steps=12, patience=9, nodes=2)
-    command = [sys.executable, "-m", "torch.distributed.run", *options, *settings]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    # Else a restarted process can read the address of a dead one and wait for it.
-    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    agents = [subprocess.Popen(command, cwd=train.folder, env=environment, **pipes) for _ in range(2)]
-    try:
-        printed = "".join(agent.communicate(timeout=300)[0] for agent in agents)
-    finally:
-        for agent in agents:
-            agent.kill()
-    assert [agent.returncode for agent in agents] == [0, 0], printed
+    codes, printed = two_nodes(settings, settings)
+    assert codes == [0, 0], printed
     assert (train.folder / "killed").exists()
     assert "resuming runs/broken at step" in printed
     ends = [outcome(run) for run in (train.folder / "runs" / "broken", train.folder / "other" / straight.name)]

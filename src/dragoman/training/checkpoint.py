@@ -21,7 +21,7 @@ from dragoman import files
 from dragoman.errors import UserError
 from dragoman.training.progress import ProgressCallback
 from dragoman.training.results import Results
-from dragoman.training.run import is_first
+from dragoman.training.run import check_equal_settings, is_first
 
 LAST, SUMS = "last.ckpt", "last.ckpt.sha256"
 SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")]
@@ -125,6 +125,11 @@ class CheckpointCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.states = state_dict["random"]
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        # This is the first hook after the processes are connected.
+        if trainer.world_size > 1:
+            check_equal_settings(self.results.config)
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.saved = time.monotonic()

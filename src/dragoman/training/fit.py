@@ -88,7 +88,11 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         results.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
     step = checkpoint.step_of(saved) if saved else 0
     callbacks = [progress, validation, CheckpointCallback(results, progress, signals)]
-    trainer = make_trainer(config, run_dir, callbacks, step)
+    try:
+        trainer = make_trainer(config, run_dir, callbacks, step)
+    except ValueError as error:  # torchrun started another number of processes
+        c = config.trainer
+        raise UserError(f"trainer.nodes={c.nodes}, trainer.devices={c.devices}: {error}") from error
     announce(f"resuming {run_dir} at step {step}" if saved else f"training {run_dir}", data, module, trainer)
     if saved is None and config.init_from is not None:
         # The scores before the adaptation, as step 0; the original stays the best model until one is better.

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from filelock import FileLock, Timeout
 from lightning.fabric.utilities.rank_zero import rank_zero_only
@@ -71,8 +72,20 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
     return record
 
 
+def check_equal_settings(config: Config) -> None:
+    """Raise UserError if the processes of this training have different settings."""
+    settings = [flatten(asdict(config))] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(settings, settings[0])
+    for rank, theirs in enumerate(settings):
+        for key, value in settings[0].items():
+            if theirs[key] != value:
+                raise UserError(
+                    f"{key}: process 0 has {value}, process {rank} has {theirs[key]}. Start all with the same command"
+                )
+
+
 def already_done(config: Config, metrics: dict[str, Any]) -> str | None:
-    """Say why the run is finished, or return None when there is something left to do."""
+    """Return why the run is finished, or None when there is something left to do."""
     reason, step, limit = metrics.get("finished"), metrics.get("step", 0), config.trainer.max_seconds
     if reason == "max_steps" and step >= (config.trainer.max_steps or 0):
         return f"all {step} steps; a larger trainer.max_steps resumes"
