@@ -29,16 +29,16 @@ def main(argv: list[str]) -> None:
     from dragoman.explain.notes import EXAMPLES, PICTURES, titles
     from dragoman.explain.page import render
 
-    if args.list or not args.names:
-        print("\n".join(f"{name:10}{title}" for name, title in sorted(titles(args.language), key=lambda each: each[1])))
-        return
     for name in args.names:
         check_choice("example", name, [*EXAMPLES, "all"])
-    names = list(EXAMPLES) if "all" in args.names else args.names
+    names = [] if args.list else list(EXAMPLES) if "all" in args.names else args.names
     suffix = Path(args.out or "").suffix.lower()
     one_picture = suffix == ".png" and len(names) == 1 and names[0] in PICTURES
-    if args.out and suffix != ".html" and not one_picture:
-        raise UserError(f"--out {args.out}: name a .html page, or a .png of one of {', '.join(PICTURES)}")
+    if args.out and not one_picture and (suffix != ".html" or not names):
+        raise UserError(f"--out {args.out}: name examples and a .html page, or a .png of one of {', '.join(PICTURES)}")
+    if not names:
+        print("\n".join(f"{name:10}{title}" for name, title in sorted(titles(args.language), key=lambda each: each[1])))
+        return
     examples: list[dict[str, Any]] = []
     for name in names:
         values = EXAMPLES[name]()

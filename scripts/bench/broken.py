@@ -1,8 +1,8 @@
 """One idea removed at a time: python scripts/bench/broken.py [--only no_shift no_positions]
 
 A tiny model learns the pairs of data/phrasebook/sentences/people.tsv by heart, once whole and once for each idea
-removed, a minute each on one core. Results go to runs/bench/broken: a file for each training, which is not repeated,
-then index.html, table.md, curves.png.
+removed. Results go to runs/bench/broken: a file for each training, which is not repeated, then index.html, table.md,
+curves.png.
 """
 
 import json

@@ -25,6 +25,7 @@ from dragoman.bundle import Bundle
 from dragoman.commands.cli import Parser, command
 from dragoman.config import ModelConfig
 from dragoman.data.collate import collate
+from dragoman.errors import UserError
 from dragoman.explain.attention_map import attended
 from dragoman.explain.picture import curve_figure, heat_figure
 from dragoman.masks import padding_attn_mask
@@ -45,25 +46,29 @@ def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--model", nargs="+", required=True, metavar="FOLDER", help="bundles, or runs that have one")
     args = parser.parse(argv)
+    models = [(Path(folder).name, bundles.load(folder)) for folder in args.model]
+    for name, bundle in models:
+        if {bundle.src, bundle.tgt} != {"zh", "en"}:
+            raise UserError(f"{name}: not of Chinese and English (found {bundle.src}, {bundle.tgt}). Name another")
     FOLDER.mkdir(parents=True, exist_ok=True)
     pairs = phrasebook("test")[:500]
     percent, rows, text = {}, [], ""
-    for folder in args.model:
-        name, bundle = Path(folder).name, bundles.load(folder)
+    for name, bundle in models:
         percent[name] = retrieval(bundle, pairs)
         rows.append([name, " ".join(f"{x:.1f}" for x in percent[name]), *map(str, ranks(bundle).values())])
         maps = heads(bundle, pairs[:100])
-        files.write(FOLDER / f"heads_{name}.png", heat_figure(maps, "head - 1", "layer - 1"))
+        files.write(FOLDER / f"heads_{name}.png", heat_figure(maps, "head", "layer", first=1))
         text += "\n" + by_layer(f"{name}: layers of", maps)
     header = ["model", "% found: embeddings, layers, last norm", "median rank of the translation", "words", "pieces"]
     norms = {f"{part}, {norm}-norm": line for norm in ("pre", "post") for part, line in gradients(norm).items()}
     text = markdown(header, rows) + text + "\n" + by_layer("log10 of the gradient norm", norms)
-    for name, lines, title in (
-        ("layers", percent, "% found among 500"),
-        ("gradients", norms, "log10 of gradient norm"),
-    ):
-        series: Any = {key: (range(len(line)), line) for key, line in lines.items()}
-        files.write(FOLDER / f"{name}.png", curve_figure(series, "layer", "", title))
+    # The deepest model comes first, because its layers are the places of the axis.
+    found: Any = {}
+    for name, line in sorted(percent.items(), key=lambda item: -len(item[1])):
+        found[name] = ["embeddings", *map(str, range(1, len(line) - 1)), "last norm"], line
+    files.write(FOLDER / "layers.png", curve_figure(found, "layer", "", "% found among 500"))
+    falling: Any = {name: (range(1, DEPTH + 1), line) for name, line in norms.items()}
+    files.write(FOLDER / "gradients.png", curve_figure(falling, "layer", "", "log10 of gradient norm"))
     files.write(FOLDER / "table.md", text.encode())
     print(text, end="")
 

@@ -119,7 +119,7 @@ class PositionConfig(Section, prefix="model.position."):
     """Position scheme `kind`, and the settings of some schemes."""
 
     kind: str = "sinusoidal"  # model/position.py: POSITIONS
-    base: float = number(10000.0, 1.000001, 1e30)  # sinusoidal, rope, transformer_xl: longest wavelength
+    base: float = number(10000.0, 1.000001, 1e30)  # all schemes with sinusoids, and rope: longest wavelength
     length: int = number(512, 2, 1 << 24)  # learned, unit, sentence_unit: how many positions there are
     start: str = one_of("random", "sinusoidal")  # learned: the first values
     n_buckets: int = number(32, 4, 1 << 24)  # t5

@@ -69,6 +69,8 @@ def corpus(home: Path) -> None:
         ("notes wast", "did you mean 'waist'"),
         ("notes waist --out a.png", "one of pe, products, rope, t5, alibi"),
         ("notes pe --out a.gif", "a .html page, or a .png"),
+        ("notes --out a.html", "name examples"),
+        ("notes pe --list --out a.html", "name examples"),
         ("notes waist --language fr", "zh, en"),
     ],
 )

@@ -156,10 +156,12 @@ def test_mistakes_are_one_line(run: Run, home: Path, command: str, part: str) ->
     assert [path.name for path in home.iterdir()] == ["runs"]
 
 
-def test_a_terminal_without_arguments_gets_usage(home: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_a_terminal_without_text_gets_usage_or_one_line(home: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     assert main([]) == 2
     assert "usage:" in capsys.readouterr().err
+    assert main(["--trace"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -14,6 +14,11 @@ def test_dropout_drops_its_share_and_keeps_the_mean(p):
     assert dropped.mean() == pytest.approx(1.0, abs=0.005)
 
 
+def test_a_small_probability_drops_some_elements():
+    torch.manual_seed(1)
+    assert (Dropout(0.001)(torch.ones(10_000)) == 0).any()
+
+
 def test_gradients_pass_where_values_passed():
     torch.manual_seed(1)
     x = torch.randn(1000, requires_grad=True)

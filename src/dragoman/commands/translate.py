@@ -47,10 +47,10 @@ def parser() -> cli.Parser:
 def main(argv: list[str]) -> None:
     options = parser()
     args = options.parse(argv)
+    check(args)
     if not args.text and not args.input and sys.stdin.isatty():
         options.print_help(sys.stderr)
         sys.exit(2)
-    check(args)
     with ExitStack() as opened:
         stream = opened.enter_context(open(args.input, "rb")) if args.input else sys.stdin.buffer
         # Opened before a model is loaded: a file that cannot be written is reported at once.

@@ -99,8 +99,8 @@ def curve_figure(
 
 
 @_drawing()
-def heat_figure(maps: Mapping[str, Any], xlabel: str, ylabel: str) -> bytes:
-    """Draw matrices {title: (rows, columns)} side by side; red is above 0, blue below."""
+def heat_figure(maps: Mapping[str, Any], xlabel: str, ylabel: str, first: int = 0) -> bytes:
+    """Draw matrices {title: (rows, columns)}, counted from `first`; red is above 0, blue below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(0.6 + 4.2 * len(maps), 3.8))
@@ -108,6 +108,8 @@ def heat_figure(maps: Mapping[str, Any], xlabel: str, ylabel: str) -> bytes:
         values = np.asarray(matrix, dtype=np.float32)
         highest = float(np.abs(values).max()) or 1.0
         image = axes.imshow(values, "RdBu_r", vmin=-highest, vmax=highest, aspect="auto", interpolation="nearest")
+        rows, columns = np.array(values.shape) + first - 0.5
+        image.set_extent((first - 0.5, columns, rows, first - 0.5))
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.locator_params(integer=True)
         axes.set_title(printable(title), fontsize=11, loc="left")

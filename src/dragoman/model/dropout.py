@@ -1,7 +1,7 @@
 """Dropout with fast masks on a CPU.
 
 torch draws one double per element on one thread. This module draws one byte per element, eight at a time, from
-torch's own seeded generator, so runs are reproducible. The probability is rounded to a multiple of 1/256 (0.3
+torch's own seeded generator, so runs are reproducible. The probability is rounded to a multiple of 1/256, not 0 (0.3
 becomes 77/256), and the scale uses the rounded value. Other devices use torch's dropout.
 """
 
@@ -36,5 +36,5 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0.0:
             return x
         if x.device.type == "cpu" and not torch.compiler.is_compiling():
-            return _ByteDropout.apply(x, round(self.p * 256))
+            return _ByteDropout.apply(x, max(1, round(self.p * 256)))
         return F.dropout(x, self.p)

@@ -2,7 +2,8 @@
 
 Attention alone ignores the order of its tokens. A scheme may act at three places, each a method of the base class,
 which leaves its input unchanged:
-    embed   once, on the word vectors, before the first layer     integer, unit, sinusoidal, product, learned
+    embed   on the word vectors, before the first layer  integer, unit, sentence_unit, sinusoidal, product, learned
+            (in the encoder `embed_source`, which differs from it in sentence_unit only)
     rotate  on queries and keys, in every self-attention          rope
     bias    on the scores, in every self-attention, after scaling and before the mask    t5, transformer_xl, alibi
 Encoder and decoder have one scheme each; in the decoder (`causal`) no key lies ahead of its query. Cross-attention

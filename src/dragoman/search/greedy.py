@@ -18,6 +18,7 @@ def plain_greedy(next_logits: Callable[[Tensor], Tensor], max_length: int) -> li
     """Greedy search of one sentence without a cache, the reference for `search`.
 
     next_logits maps the whole prefix (1, T), which begins with <BOS>, to the logits (1, V) of the next token.
+    With a model: `lambda tgt: model.projection(model.decode(tgt, memory, None)[:, -1])`.
     """
     prefix = [BOS]
     while len(prefix) <= max_length and prefix[-1] != EOS:
