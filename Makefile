@@ -15,7 +15,7 @@ MAX_TIME ?= 00:00:10:00
 override export TEXT := $(value TEXT)
 
 PY := $(VENV)/bin/python
-# The stamps' names hold a checksum of all that an installation depends on: while they exist, nothing asks the network.
+# The stamps' names hold a checksum of all that an installation depends on: while they exist, nothing uses the network.
 SUM := $(shell { pwd; cat pyproject.toml constraints.txt; } | cksum | cut -d ' ' -f 1)
 STAMP := $(VENV)/installed-$(SUM)
 DEV_STAMP := $(VENV)/installed-dev-$(SUM)

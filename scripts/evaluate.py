@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
         raise UserError("--challenge is a test set of its own: give no --src and no --corpus")
     folder = locate(Path(args.model))
     translator = Translator.load(folder, args.device, engine=args.engine)
-    # Nothing is written beside a shipped bundle, where Dragoman is installed.
+    # The folder of an included bundle, where Dragoman is installed, does not change.
     run = Path("runs", f"shipped_{folder.name}") if folder.resolve() in shipped_bundles() else folder.parent
     if args.challenge is not None:
         challenge(args, translator, run / "evaluation")

@@ -104,7 +104,7 @@ class Meter(Callback):
         self.first_step_s = 0.0  # from the start of the process
         self.start: Clock | None = None  # of the running window
         self.end = 0.0  # of the warm-up, or of the running window
-        # Of the running window: steps, flops, target tokens, and target positions, padding included.
+        # Counts of the running window: steps, flops, target tokens, and target positions, padding included.
         self.counts: Counter[str] = Counter()
         self.windows: list[tuple[Clock, Counter[str]]] = []  # time and counts of each window
 

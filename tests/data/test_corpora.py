@@ -95,7 +95,7 @@ class TestStandIn:
 def test_an_unreachable_hub_fails_within_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import datasets
 
-    # Nothing listens at port 9.
+    # No server listens at port 9.
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     assert "refused" in str(unreachable("owner/corpus"))

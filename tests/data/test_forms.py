@@ -38,7 +38,7 @@ def test_splits_from_train_keep_their_script(small: Callable, seen: Callable, pa
 
 
 def test_a_model_of_one_script_reads_the_other(prepare: Callable, write: Callable) -> None:
-    # Of these characters OpenCC converts 乾 to 干, but not in 乾隆.
+    # OpenCC converts 乾 to 干, but not in 乾隆.
     data = prepare(write("a.tsv", [*HANT, ("乾隆皇帝。", "The Qianlong Emperor.")] * 9), script="hans", **WHOLE)
     tokenizer = data.src_tokenizer
     assert tokenizer.encode("我們學習漢語。") == tokenizer.encode("我们学习汉语。")

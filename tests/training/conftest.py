@@ -137,7 +137,7 @@ def checkpoint_of(run: Path) -> dict[str, Any]:
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """What a run arrived at, for an exact comparison."""
+    """Results of a run, for an exact comparison."""
     saved = checkpoint_of(run)
     moments = saved["optimizer_states"][0]["state"]
     tensors = saved["state_dict"] | {f"{i} {name}": t for i, m in moments.items() for name, t in m.items()}

@@ -143,7 +143,7 @@ def spoil(module, bad_steps):
 def test_a_step_without_finite_gradient_changes_nothing(optimizer, make_model, batches_of, train_module):
     module = TranslationModule(make_model(), TrainingConfig(optimizer=optimizer, warmup_steps=0), max_steps=4)
     messages, weights = [], [next(module.model.parameters()).detach().clone()]
-    module.say = messages.append
+    module.report = messages.append
     spoil(module, {2, 4})
     keep = lambda: weights.append(next(module.model.parameters()).detach().clone())  # noqa: E731
     train_module(module, batches_of(2, 3, 4, 5), callbacks=[on_step(keep)])

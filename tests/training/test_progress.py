@@ -1,4 +1,4 @@
-"""What a person sees while a model trains."""
+"""Terminal output and logged scalars of a training."""
 
 from types import SimpleNamespace
 
@@ -35,7 +35,7 @@ def test_plain_lines_without_a_terminal(monkeypatch, capsys):
 
 
 def test_a_long_line_is_not_wrapped(capsys):
-    ProgressCallback(TrainerConfig()).say("word [b] " * 60)
+    ProgressCallback(TrainerConfig()).report("word [b] " * 60)
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

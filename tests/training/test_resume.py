@@ -28,7 +28,7 @@ def sigint_is_not_ignored() -> None:
 
 
 class CrashError(Exception):
-    """What a killed process leaves is what it had written before."""
+    """Stand-in for a kill: only files written before it remain."""
 
 
 def crash():

@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see {self.prog} --help)")
 
     def complete(self) -> None:
-        """If a shell asks for the next word (the Tab key), answer and exit."""
+        """Print completions and exit if a shell requests them (the Tab key)."""
         if "_ARGCOMPLETE" in os.environ:
             import argcomplete
 

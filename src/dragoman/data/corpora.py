@@ -142,7 +142,7 @@ def _standard_splits(where: str, splits: Mapping[str, T]) -> dict[str, T]:
 def _on_hub(config: CorpusConfig, columns: Columns, local_error: str) -> Corpus:
     """Return a dataset of the Hugging Face hub, or its copy in the cache if offline.
 
-    `local_error` ends the message if there is neither: it says why no local corpus was found.
+    If there is neither, the message ends with `local_error`, the reason why no local corpus was found.
     """
     assert config.path
     reason = unreachable(config.path)

@@ -48,7 +48,7 @@ def waist() -> Values:
     """
     k, v = torch.tensor([51.0, 56.0, 58.0]), torch.tensor([40.0, 43.0, 48.0])
     layer = bare(3, "dot")
-    # Of the three components, K has the first two, and V has the third.
+    # K has the first two of the three components, and V has the third.
     layer.kv.weight *= torch.tensor([1.0, 1, 0, 0, 0, 1])[:, None]
     query = torch.tensor([[[57.0, 1.0, 0.0]]])  # (1, 1, 3)
     key_value = torch.stack((k, -(k**2) / 2, v), dim=1)[None]  # (1, 3, 3)

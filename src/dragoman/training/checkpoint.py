@@ -79,7 +79,7 @@ class StopSignals:
     """Context manager with one handler for all signals that stop a run.
 
     The first signal raises Stopped. If `deferred`, it only sets `signum`, and CheckpointCallback stops after the next
-    save. Of later signals only SIGINT raises Stopped, because schedulers send SIGTERM more than once.
+    save. After the first signal, only SIGINT raises Stopped, because schedulers send SIGTERM more than once.
     """
 
     def __init__(self) -> None:

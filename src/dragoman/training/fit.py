@@ -81,7 +81,7 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         weights = huggingface.load(Path(config.init_from)).model.state_dict()
         module.model.load_state_dict(weights)
         module.best_model.load_state_dict(weights)
-    validation = ValidationCallback(data, config, module, progress.say)
+    validation = ValidationCallback(data, config, module, progress.report)
     validation.average = metrics.get("average")
     results = Results(config, run_dir, module, validation, metrics)
     if run.is_first():
@@ -113,22 +113,22 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
 def _finish(trainer: Trainer, results: Results) -> None:
     """Write the validation curve and the CTranslate2 export; print the result."""
     validation, folder, init_from = results.validation, results.run_dir / "bundle", results.config.init_from
-    best, history, say = validation.best or {}, validation.history, validation.say
+    best, history, report = validation.best or {}, validation.history, validation.report
     log_settings(trainer, results.config, {name: best[name] for name in validation.scores})
     names = [name for name in validation.columns if not name.startswith("exact")] or ["loss"]
     steps = [record["step"] for record in history]
     series = {name: (steps, [record[name] for record in history]) for name in names}
     files.write(results.run_dir / "curve.png", curve_figure(series, "step", "validation"))
     if validation.is_exhausted:
-        say(f"stopped early: {validation.patience} validations without a better {validation.monitor}")
+        report(f"stopped early: {validation.patience} validations without a better {validation.monitor}")
     if init_from is not None:
         changes = ", ".join(f"{name} {history[0][name]:.2f} to {best[name]:.2f}" for name in names)
-        say(f"from {init_from} to the best model: {changes}")
-    say(f"done; the best model is in {folder} (step {best['step']})")
+        report(f"from {init_from} to the best model: {changes}")
+    report(f"done; the best model is in {folder} (step {best['step']})")
     try:
-        say(export_bundle(folder, [pair.src for pair in results.data.validation[:200]]))
+        report(export_bundle(folder, [pair.src for pair in results.data.validation[:200]]))
     except Exception as error:  # any error, because the trained model is already saved
-        say(f"no CTranslate2 export: {error}")
+        report(f"no CTranslate2 export: {error}")
 
 
 def adapted(config: Config) -> Config:
@@ -202,7 +202,7 @@ def make_module(config: Config, data: TranslationData, progress: ProgressCallbac
     sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
     c, model = config.trainer, Transformer(config.model, **sizes)
     module = TranslationModule(model, config.training, max_steps=progress.n_steps, compile=c.compile)
-    module.say = progress.say
+    module.report = progress.report
     return module
 
 

@@ -36,7 +36,7 @@ class TranslationModule(LightningModule):
         self.model = model
         self.averaged = copy.deepcopy(model).requires_grad_(False) if config.ema else None
         self.config, self.max_steps = config, max_steps
-        self.say: Callable[[str], None] = print
+        self.report: Callable[[str], None] = print
         # target tokens, and the sums of loss and nll, of the current optimizer step on this device
         self.tokens, self.sums = 0, torch.zeros(2)
         # (loss sum, nll sum, tokens, gradient norm) on the device, and the learning rate, of the last optimizer step
@@ -116,7 +116,7 @@ class TranslationModule(LightningModule):
         if not math.isfinite(last_norm):
             self.skips[2] = 0
             details = f"norm {last_norm}, learning rate {lr:.2e}, {n:.0f} in a row"
-            self.say(f"step {step}: skipped, the gradient is not finite ({details})")
+            self.report(f"step {step}: skipped, the gradient is not finite ({details})")
         if n >= self.config.max_skipped:
             raise UserError(
                 f"step {step}: no finite gradient in {n:.0f} optimizer steps in a row. Start a new run "

@@ -42,7 +42,7 @@ def preflight(config: Config) -> None:
 
         watch = LambdaCallback(on_train_batch_end=note)
         module = make_module(config, data, ProgressCallback(config.trainer))
-        validation = ValidationCallback(data, config, module, say=lambda line: None)
+        validation = ValidationCallback(data, config, module, report=lambda line: None)
         # Translations of an untrained model end at their limits: here as long as their sources.
         validation.search = SearchConfig(kind="greedy", max_length_a=1, max_length_b=1)
         n = WARM_UP + STEPS
@@ -69,7 +69,7 @@ def preflight(config: Config) -> None:
 
 
 def forecast(trainer: TrainerConfig, step_seconds: float, validation_seconds: float) -> str:
-    """Say how long a run of this pace takes, or how far it comes in trainer.max_time."""
+    """Return the time of a run at this pace, or its steps within trainer.max_time."""
     fitting = (trainer.max_seconds or 0) / (step_seconds + validation_seconds / trainer.validate_every)
     limit = f"trainer.max_time={trainer.max_time} ends the run after about {fitting:,.0f} steps"
     if trainer.max_steps is None:

@@ -149,7 +149,7 @@ class ProgressCallback(Callback):
             return self.config.max_steps
         return max(1, round((self.config.max_seconds or 0) / self.pace)) if self.pace else math.inf
 
-    def say(self, message: str) -> None:
+    def report(self, message: str) -> None:
         """Print a line above the bar, and write it to train.log."""
         log.info(message)
         self.console.print(message)
@@ -167,7 +167,7 @@ class ProgressCallback(Callback):
             self.pace = trainer.strategy.broadcast(self.seconds / trainer.global_step)
             self._end_at(trainer, pl_module)
             if trainer.is_global_zero:
-                self.say(f"{self.n_steps:,} steps will fit into {self.config.max_time}; the schedule ends there")
+                self.report(f"{self.n_steps:,} steps will fit into {self.config.max_time}; the schedule ends there")
         self._begin_window()
 
     def _end_at(self, trainer: Trainer, module: Any) -> None:
@@ -221,7 +221,7 @@ class ProgressCallback(Callback):
         if self.console.is_terminal:
             self.bar.update(self.task, completed=min(1.0, share), description=text, refresh=True)
         else:
-            self.say(f"{share:.0%}  {text}")
+            self.report(f"{share:.0%}  {text}")
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.console.is_terminal:

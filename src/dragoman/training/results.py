@@ -86,7 +86,7 @@ class Results:
         mean = bundle.average(load_file(path) for path in snapshots)
         self.module.best_model.load_state_dict(mean, strict=False)  # a tied matrix has one of its names
         if trainer.is_global_zero:
-            validation.say(f"the mean of the last {len(snapshots)} snapshots:")
+            validation.report(f"the mean of the last {len(snapshots)} snapshots:")
         validation.average = None  # of an earlier end of the run
         trainer.validate(self.module, datamodule=self.data, verbose=False)
         validation.average = validation.history.pop() | {"snapshots": len(snapshots)}

@@ -34,9 +34,9 @@ class ValidationCallback(Callback):
     """Translate and score at each validation; `history` holds the records."""
 
     def __init__(
-        self, data: TranslationData, config: Config, module: TranslationModule, say: Callable[[str], None]
+        self, data: TranslationData, config: Config, module: TranslationModule, report: Callable[[str], None]
     ) -> None:
-        self.data, self.say, self.directions = data, say, data.directions
+        self.data, self.report, self.directions = data, report, data.directions
         self.metrics, self.n_samples = config.trainer.metrics, config.trainer.samples
         self.monitor, self.patience = config.training.monitor, config.training.patience
         # The directions alternate, so that the first samples show both. pairs[i::n] belong to direction i.
@@ -100,7 +100,7 @@ class ValidationCallback(Callback):
         self.history.append(record)
         if not trainer.is_global_zero:
             return
-        self.say(self._summary(record, best))
+        self.report(self._summary(record, best))
         scalars = {f"validation/{name}": record[name] for name in ("loss", *self.columns)}
         log_scalars(trainer, scalars | {"validation/perplexity": math.exp(min(50.0, record["loss"]))})
         if self.n_samples and trainer.loggers:
