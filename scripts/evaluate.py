@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman.bundle import add_to_card, locate
-from dragoman.bundle import shipped as shipped_bundles
+from dragoman.bundle import included as included_bundles
 from dragoman.commands import cli
 from dragoman.config import CorpusConfig
 from dragoman.data.text import Pair
@@ -24,7 +24,7 @@ from dragoman.errors import UserError
 from dragoman.evaluation import testsets
 from dragoman.evaluation.challenge import read_items, results
 from dragoman.evaluation.scores import N_INPUTS, as_markdown, check_replaceable, evaluate, warning_rates
-from dragoman.files import replace_folder, shipped
+from dragoman.files import included, replace_folder
 from dragoman.languages import Direction
 from dragoman.translation.translator import Translator
 
@@ -36,7 +36,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--script", choices=("hans", "hant"), help="convert Chinese to Simplified or Traditional")
     parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET beside the bundle")
-    parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="a challenge set (the shipped one)")
+    parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="a challenge set (the included one)")
     parser.add_argument("--warnings", action="store_true", help="rates of warnings instead of scores, into the card")
     cli.add_translation_options(parser)
     return parser
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> None:
     folder = locate(Path(args.model))
     translator = Translator.load(folder, args.device, engine=args.engine)
     # The folder of an included bundle, where Dragoman is installed, does not change.
-    run = Path("runs", f"shipped_{folder.name}") if folder.resolve() in shipped_bundles() else folder.parent
+    run = Path("runs", f"included_{folder.name}") if folder.resolve() in included_bundles() else folder.parent
     if args.challenge is not None:
         challenge(args, translator, run / "evaluation")
         return
@@ -100,7 +100,7 @@ def main(argv: list[str]) -> None:
 def challenge(args: argparse.Namespace, translator: Translator, folder: Path) -> None:
     """Translate the challenge set, print the items passed by phenomenon, and save the translations."""
     direction = args.direction or str(translator.bundle.directions[0])
-    path = Path(args.challenge) if args.challenge else shipped(f"data/challenge/{direction}.tsv")
+    path = Path(args.challenge) if args.challenge else included(f"data/challenge/{direction}.tsv")
     items = read_items(path)
     output = Path(args.output) if args.output else folder / f"challenge-{direction}"
     check_replaceable(output, CHALLENGE)

@@ -81,7 +81,7 @@ def push(folder: Path, repo: str, dry_run: bool) -> None:
 
 def phrases(language: str) -> list[str]:
     """Return the phrasebook's validation sentences of a language, if it has any."""
-    path = files.shipped("data/phrasebook/written") / "validation.jsonl.gz"
+    path = files.included("data/phrasebook/written") / "validation.jsonl.gz"
     rows = [json.loads(line)["translation"] for line in lines(path)]
     return [row[language] for row in rows if language in row]
 

@@ -225,17 +225,17 @@ def test_the_newest_fitting_bundle_is_chosen(runs: Path, bundle: Bundle) -> None
         bundles.newest(runs, lambda known: known.src == "fr", "French")
 
 
-def test_a_shipped_bundle_is_chosen_if_no_run_fits(runs: Path, bundle: Bundle, tmp_path: Path, monkeypatch) -> None:
+def test_an_included_bundle_is_used_if_no_run_fits(runs: Path, bundle: Bundle, tmp_path: Path, monkeypatch) -> None:
     box = tmp_path / "pretrained"
-    monkeypatch.setattr(files, "shipped", lambda path: box)
-    assert bundles.shipped() == []
+    monkeypatch.setattr(files, "included", lambda path: box)
+    assert bundles.included() == []
     bundles.save(dataclasses.replace(bundle, src="fr", tgt="en", directions=[]), box / "fr_en")
     assert bundles.newest(runs, lambda known: known.src == "fr") == box / "fr_en"
     assert bundles.newest(runs, lambda known: True) == runs / "back" / "bundle"
 
 
-def test_shipped_bundles_are_whole_small_and_exportable() -> None:
-    folders = bundles.shipped()
+def test_included_bundles_are_whole_small_and_exportable() -> None:
+    folders = bundles.included()
     assert [folder.name for folder in folders] == ["en_zh", "zh_en"]
     assert sum(path.stat().st_size for folder in folders for path in folder.iterdir()) <= 36e6
     for folder in folders:

@@ -19,7 +19,7 @@ from torch.utils.benchmark import Timer
 
 from dragoman.commands.cli import Parser, command
 from dragoman.errors import UserError
-from dragoman.files import shipped
+from dragoman.files import included
 
 TRAININGS = (("small", 16384), ("base", 16384), ("big", 16384), ("base", 65536))  # size, tokens of a batch
 PATIENCE = 300  # seconds of one measurement
@@ -71,7 +71,7 @@ def programs(folder: Path) -> Iterator[Program]:
         yield THIS.program("measure_training.py", name, shared | {"size": size, "overrides": overrides})
     texts = [pair["zh"] for pair in phrasebook("train")[:SENTENCES]]
     (folder / "source").write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-    shared = {"bundle": str(shipped("data/pretrained/zh_en")), "source": str(folder / "source")}
+    shared = {"bundle": str(included("data/pretrained/zh_en")), "source": str(folder / "source")}
     shared |= {"device": "cuda", "sentences": SENTENCES, "seconds": 20, "noise": 2}
     for precision, batch, beam in itertools.product(("32", "bf16"), (64, 512), (1, 4)):
         settings = shared | {"precision": precision, "batch": batch, "beam": beam}

@@ -12,12 +12,12 @@ from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
 
 from dragoman.data.lines import lines as read_lines
 from dragoman.errors import UserError
-from dragoman.files import shipped
+from dragoman.files import included
 
 
 def phrasebook(split: str) -> list[dict[str, str]]:
     """The written pairs of the included corpus, {"zh": ..., "en": ...}."""
-    path = shipped("data/phrasebook/written") / f"{split}.jsonl.gz"
+    path = included("data/phrasebook/written") / f"{split}.jsonl.gz"
     return [json.loads(line)["translation"] for line in read_lines(path)]
 
 

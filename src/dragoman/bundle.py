@@ -140,26 +140,26 @@ def info_from_json(data: dict[str, Any], tokenizers: Sequence[Tokenizer], path: 
 
 def locate(folder: Path) -> Path:
     """Return the bundle folder of the run at `folder`, or `folder` itself."""
-    folder = files.shipped(str(folder)) if folder.parts[:2] == ("data", "pretrained") else folder
+    folder = files.included(str(folder)) if folder.parts[:2] == ("data", "pretrained") else folder
     inner = files.current(folder / "bundle")
     return inner if inner.is_dir() else files.current(folder)
 
 
-def shipped() -> list[Path]:
+def included() -> list[Path]:
     """Return the bundles that come with Dragoman."""
-    return sorted(path.parent for path in files.shipped("data/pretrained").glob(f"*/{CONFIG}"))
+    return sorted(path.parent for path in files.included("data/pretrained").glob(f"*/{CONFIG}"))
 
 
 def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this input") -> Path:
     """Return the newest bundle in `runs` that has a direction for which `fits` holds.
 
-    Without one, a shipped bundle is returned.
+    Without one, an included bundle is returned.
     """
     folders = [files.current(run / "bundle") for run in runs.glob("*") if run.name not in _PRACTICE_RUNS]
     folders = [folder for folder in folders if (folder / CONFIG).is_file()]
     folders.sort(key=lambda folder: (folder / CONFIG).stat().st_mtime, reverse=True)
     others = []
-    for folder in [*folders, *shipped()]:
+    for folder in [*folders, *included()]:
         choices = load_info(folder).directions
         if any(map(fits, choices)):
             return folder

@@ -17,10 +17,10 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from dragoman.config import Config
 from dragoman.errors import UserError, suggest
-from dragoman.files import shipped
+from dragoman.files import included
 from dragoman.section import Section
 
-CONFIGS = shipped("configs")
+CONFIGS = included("configs")
 # The groups of configs/, and the names of their files.
 GROUPS = {
     folder.name: sorted(path.stem for path in folder.glob("*.yaml"))

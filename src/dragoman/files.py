@@ -15,8 +15,8 @@ from typing import IO
 from dragoman.errors import UserError
 
 
-def shipped(path: str) -> Path:
-    """Return the path of a shipped folder, e.g. "configs" or "data/phrasebook".
+def included(path: str) -> Path:
+    """Return the path of an included folder, e.g. "configs" or "data/phrasebook".
 
     A wheel has these folders inside the package, a checkout at its root.
     """

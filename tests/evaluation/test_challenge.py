@@ -1,4 +1,4 @@
-"""The challenge set: checks of words, and the shipped items."""
+"""The challenge set: checks of words, and the included items."""
 
 import re
 from collections import Counter
@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.errors import UserError
 from dragoman.evaluation.challenge import Item, read_items, results
-from dragoman.files import shipped
+from dragoman.files import included
 
 SWIM = Item("negation", "他不会游泳。", "can't|cannot|unable & swim*|bath & !can swim", "He can't swim.")
 
@@ -34,8 +34,8 @@ def test_results_count_by_phenomenon() -> None:
     assert counts == {"ba": (1, 1), "negation": (1, 2), "all": (2, 3)}
 
 
-def test_shipped_items_are_many_and_pass_their_own_checks() -> None:
-    items = read_items(shipped("data/challenge/zh_en.tsv"))
+def test_included_items_are_many_and_pass_their_own_checks() -> None:
+    items = read_items(included("data/challenge/zh_en.tsv"))
     assert len(items) >= 300
     assert len({item.source for item in items}) == len(items)
     assert min(Counter(item.phenomenon for item in items).values()) >= 10

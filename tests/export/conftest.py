@@ -25,7 +25,7 @@ def golden() -> Path:
 @pytest.fixture(scope="session")
 def pairs() -> list[tuple[str, str]]:
     """A hundred pairs; each line is one sentence."""
-    path = files.shipped("data/phrasebook/written") / "validation.jsonl.gz"
+    path = files.included("data/phrasebook/written") / "validation.jsonl.gz"
     rows = [json.loads(line)["translation"] for line in lines(path)]
     return [(row["zh"], row["en"]) for row in rows if not set(row["zh"][:-1]) & set("。！？?!.…")][:100]
 

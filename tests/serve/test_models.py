@@ -71,8 +71,8 @@ def test_the_old_model_goes_on_when_the_folder_is_damaged(run_folder: Path, dama
         assert "error" not in model.status()
 
 
-def test_a_shipped_model_needs_no_cache(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "shipped", lambda path: run_folder)
+def test_an_included_model_needs_no_cache(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "included", lambda path: run_folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(run_folder / ("x" * 300)))  # can be neither made nor looked up
     model = Model(run_folder / "bundle")
     model.refresh()

@@ -189,12 +189,12 @@ def test_without_the_library_torch_is_used(exported: Path, monkeypatch: pytest.M
         Translator.load(exported, engine="ctranslate2")
 
 
-def test_a_shipped_bundle_is_exported_to_the_cache(
+def test_an_included_bundle_is_exported_to_the_cache(
     golden_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(golden_folder, tmp_path / "box" / "golden")
     content = sorted((tmp_path / "box").rglob("*"))
-    monkeypatch.setattr(files, "shipped", lambda path: tmp_path / "box")
+    monkeypatch.setattr(files, "included", lambda path: tmp_path / "box")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for first in (True, False):
         assert Translator.load(tmp_path / "box" / "golden").engine == "ctranslate2"

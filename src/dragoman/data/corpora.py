@@ -18,7 +18,7 @@ from dragoman.data import readers
 from dragoman.data.readers import READERS, Columns, Rows, read_aligned, suffix_of
 from dragoman.data.text import SPLITS
 from dragoman.errors import UserError, suggest
-from dragoman.files import shipped
+from dragoman.files import included
 
 T = TypeVar("T")
 ROOT_VARIABLE = "DRAGOMAN_DATA"
@@ -84,14 +84,14 @@ def _read(files: list[Path], columns: Columns) -> Iterator[Rows]:
 def locate(path: str, root: str | None = None) -> Path:
     """Return the first place where `path` exists. Raises NotFoundError if none does.
 
-    The places: `path` itself, `path` below `root` (or below $DRAGOMAN_DATA), and the shipped phrasebook.
+    The places: `path` itself, `path` below `root` (or below $DRAGOMAN_DATA), and the included phrasebook.
     """
     root = root or os.environ.get(ROOT_VARIABLE)
     places = [Path(path).expanduser()]
     if root:
         places.append(Path(root).expanduser() / path)
     if path.startswith("data/phrasebook"):
-        places.append(shipped(path))
+        places.append(included(path))
     for place in places:
         if place.exists():
             return place

@@ -14,7 +14,7 @@ import yaml
 
 from dragoman.config import Config
 from dragoman.data.datamodule import TranslationData
-from dragoman.files import shipped
+from dragoman.files import included
 
 # Target tokens per second to expect, for an estimate of the epochs; the schedule uses the measured pace.
 SPEED = {"cpu": 4_000, "gpu": 200_000}
@@ -24,7 +24,7 @@ FILLED = 0.8
 
 def size(name: str) -> dict[str, int]:
     """Read a model size of configs/model, such as small."""
-    return yaml.safe_load((shipped("configs") / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return yaml.safe_load((included("configs") / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> tuple[Config, dict[str, Any], list[str]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import files
-from dragoman.bundle import CARD, BundleInfo, shipped
+from dragoman.bundle import CARD, BundleInfo, included
 from dragoman.config import SearchConfig
 from dragoman.errors import UserError, check_choice
 from dragoman.manifest import MANIFEST, listed, read_json, verify
@@ -114,8 +114,8 @@ def library() -> Any:
 
 
 def export_of(bundle: Path) -> Path:
-    """Return the folder for a bundle's export: in it, or in the cache if shipped."""
-    if bundle.resolve() not in shipped():
+    """Return the folder for a bundle's export: in it, or in the cache if included."""
+    if bundle.resolve() not in included():
         return bundle / "ctranslate2"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "dragoman" / f"{bundle.name}-{files.sha256(bundle / MANIFEST)[:16]}"

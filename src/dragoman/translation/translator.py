@@ -204,7 +204,7 @@ def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CT
             return None
         raise UserError(f"--device {device}: CTranslate2 is supported on the CPU only. Use --engine torch")
     try:
-        if folder.resolve() in bundles.shipped() and not export_of(folder).is_dir():
+        if folder.resolve() in bundles.included() and not export_of(folder).is_dir():
             from dragoman.translation.export import export_bundle
 
             print(f"first use of {folder}: preparing it for CTranslate2 (once)", file=sys.stderr)
