@@ -178,9 +178,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     corpora = build()
     if arguments.check:
-        found = problems(corpora)
-        print("\n".join(found) or "nothing to mend")
-        return 1 if found else 0
+        messages = problems(corpora)
+        print("\n".join(messages) or "nothing to mend")
+        return 1 if messages else 0
     write(corpora, HOME)
     for corpus, splits in corpora.items():
         print(f"{corpus}:", ", ".join(f"{name} {len(rows):,}" for name, rows in splits.items()))

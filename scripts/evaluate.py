@@ -2,7 +2,7 @@
 
 BLEU, chrF and TER with their signatures: on the test split of the model's run; on another corpus with --corpus; on
 plain files with --src and --ref (once per reference file). The hypotheses are saved beside the scores. A model of
-both directions is measured in one at a time: --direction zh_en. --challenge counts the items of the challenge set
+both directions is measured in one at a time: --direction zh_en. --challenge counts the challenge sentences
 (data/challenge) that a model translates correctly, by phenomenon. --warnings counts the warnings of translate.py on the
 sources as they are and damaged, and writes the table into the model card.
 """
@@ -22,7 +22,7 @@ from dragoman.config import CorpusConfig
 from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
-from dragoman.evaluation.challenge import read_items, results
+from dragoman.evaluation.challenge import read_sentences, results
 from dragoman.evaluation.scores import N_INPUTS, as_markdown, check_replaceable, evaluate, warning_rates
 from dragoman.files import included, replace_folder
 from dragoman.languages import Direction
@@ -98,22 +98,22 @@ def main(argv: list[str]) -> None:
 
 
 def challenge(args: argparse.Namespace, translator: Translator, folder: Path) -> None:
-    """Translate the challenge set, print the items passed by phenomenon, and save the translations."""
+    """Translate the challenge set, count those passed by phenomenon, and save the translations."""
     direction = args.direction or str(translator.bundle.directions[0])
     path = Path(args.challenge) if args.challenge else included(f"data/challenge/{direction}.tsv")
-    items = read_items(path)
+    sentences = read_sentences(path)
     output = Path(args.output) if args.output else folder / f"challenge-{direction}"
     check_replaceable(output, CHALLENGE)
     search = cli.search_config(args, translator.bundle.search)
-    sources = [item.source for item in items]
+    sources = [sentence.source for sentence in sentences]
     translations = [result.text for result in translator.translate(sources, search, direction=direction)]
-    passed = results(items, translations)
-    table = Table("phenomenon", "passed", "items", "share", title=f"{path.stem} challenge set")
+    passed = results(sentences, translations)
+    table = Table("phenomenon", "passed", "sentences", "share", title=f"{path.stem} challenge set")
     for name, (right, every) in passed.items():
         table.add_row(name, str(right), str(every), f"{right / every:.0%}", end_section=name == list(passed)[-2])
     Console().print(table)
-    rows = [[*item, text, item.passes(text)] for item, text in zip(items, translations, strict=True)]
-    record = {"passed": passed, "items": rows, "model": translator.bundle.meta.get("name")}
+    rows = [[*each, text, each.passes(text)] for each, text in zip(sentences, translations, strict=True)]
+    record = {"passed": passed, "sentences": rows, "model": translator.bundle.meta.get("name")}
     content = json.dumps(record, ensure_ascii=False, indent=2)
     replace_folder(output, lambda new: (new / CHALLENGE).write_text(content, encoding="utf-8"))
     print(f"translations: {output}")

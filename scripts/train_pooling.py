@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     tokenizer = model.src_tokenizer
     tag = tokenizer.tag(model.directions[0].tgt)
     ids = [[*tag, *tokenizer.encode(clean_text(text))][: model.max_length] for _, text in rows]
-    labels = torch.tensor([names.index(label) for label, _ in rows])
+    classes = torch.tensor([names.index(label) for label, _ in rows])
     batches: list[Batch] = []
     for lines in length_batches([len(row) + 1 for row in ids], 4096):
         batch = collate([ids[line] for line in lines], [[]] * len(lines))
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
     learned = AttentionPooling(model.model.config.d_model)
     poolings: dict[str, Pooling] = {**POOLINGS, "AttentionPooling": learned}
     for name, pooling in poolings.items():
-        print(f"{name:18}{100 * train(pooling, batches, labels):6.1f} % right")
+        print(f"{name:18}{100 * train(pooling, batches, classes):6.1f} % right")
     with torch.no_grad():
         weights = {line: w for h, m, lines in batches for line, w in zip(lines, learned.weights(h, m), strict=True)}
     for line in range(0, min(25, len(rows)), 5):
@@ -57,23 +57,23 @@ def main(argv: list[str]) -> None:
         print(": ".join(rows[line]), *(f" {pieces[i]} {weights[line][i]:.0%}" for i in best))
 
 
-def train(pooling: Pooling, batches: list[Batch], labels: Tensor, epochs: int = 60) -> float:
-    """Train a classifier on the pooled vectors; return its share of right labels of the test lines."""
-    head = nn.Linear(batches[0][0].size(2), int(labels.max()) + 1)
+def train(pooling: Pooling, batches: list[Batch], classes: Tensor, epochs: int = 60) -> float:
+    """Train a classifier on the pooled vectors; return its share of right classes among the test lines."""
+    head = nn.Linear(batches[0][0].size(2), int(classes.max()) + 1)
     learned = [*head.parameters(), *(pooling.parameters() if isinstance(pooling, nn.Module) else ())]
     optimizer = torch.optim.AdamW(learned, lr=1e-3, weight_decay=0.1)
     right = 0
     for epoch in range(epochs + 1):
         for memory, padding, lines in batches:
             test = torch.tensor(lines) % 5 == 0
-            logits, targets = head(pooling(memory, padding)), labels[lines]
+            logits, targets = head(pooling(memory, padding)), classes[lines]
             if epoch == epochs:
                 right += int((logits.argmax(1) == targets)[test].sum())
             elif not test.all():
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(logits[~test], targets[~test]).backward()
                 optimizer.step()
-    return right / len(labels[::5])
+    return right / len(classes[::5])
 
 
 if __name__ == "__main__":

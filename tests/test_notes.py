@@ -152,7 +152,7 @@ def test_the_additive_score_is_a_small_network_on_q_and_k():
         torch.testing.assert_close(layer.weights(x, x)[0, head], scores.softmax(-1))
 
 
-def test_the_additive_score_as_note_002_writes_it_ignores_the_query():
+def test_the_additive_score_of_note_002_ignores_the_query():
     """The note has tanh before the sum: w1 tanh(q) + w2 tanh(k). The softmax cancels the term that all keys share."""
     q, k, w1, w2 = torch.randn(5, 8), torch.randn(6, 8), torch.randn(8), torch.randn(8)
     noted = (torch.tanh(q) @ w1)[:, None] + torch.tanh(k) @ w2
@@ -320,7 +320,7 @@ def test_the_padding_mask_of_three_words_beside_four():
 
 
 @pytest.mark.parametrize("tie", ["all", "tgt", "none"])
-def test_the_vector_of_padding_is_trained_where_the_output_shares_it(tie):
+def test_the_padding_vector_is_trained_if_the_output_shares_it(tie):
     """It starts at 0. An output layer that shares it gives it a gradient, through the softmax over the vocabulary."""
     model = Transformer(layer_config(tie=tie), src_vocab_size=9, tgt_vocab_size=9)
     table = model.tgt_embedding.table.weight

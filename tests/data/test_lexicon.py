@@ -31,6 +31,6 @@ def test_each_word_weighs_most_beside_its_translation(ids: Ragged) -> None:
     assert (table[WORDS, THE] < 0.1 * table[WORDS].max(axis=1)).all()
 
 
-def test_pieces_of_both_sides_have_no_entry_in_a_joint_vocabulary(ids: Ragged) -> None:
+def test_shared_pieces_have_no_entry_in_a_joint_vocabulary(ids: Ragged) -> None:
     assert STOP in lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=False)[0]
     assert set(lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=True)[0]) == set(WORDS)

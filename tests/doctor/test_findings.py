@@ -31,7 +31,7 @@ def test_planted_faults_are_found_in_their_rows(doctor, sound, rows_of) -> None:
 
 
 def test_sound_corpus_needs_no_action(healthy) -> None:
-    assert {finding["weight"] for finding in healthy["findings"]} <= {"cleaned"}
+    assert {finding["severity"] for finding in healthy["findings"]} <= {"cleaned"}
     assert healthy["settings"] == healthy["suspects"] == []
 
 
@@ -74,9 +74,9 @@ def test_leaks_of_pairs_and_of_sentences_are_told_apart(doctor, sound, rows_of) 
 
 def test_fault_of_a_fifth_of_the_pairs_needs_attention(doctor, sound) -> None:
     pairs = sound(100)
-    for n_empty, weight in ((20, "cleaned"), (21, "act")):
+    for n_empty, severity in ((20, "cleaned"), (21, "act")):
         report = doctor([(src, "") for src, _ in pairs[:n_empty]] + pairs[n_empty:])
-        assert [f["weight"] for f in report["findings"] if f["kind"] == "empty side"] == [weight]
+        assert [f["severity"] for f in report["findings"] if f["kind"] == "empty side"] == [severity]
 
 
 def test_rows_count_from_one_in_every_corpus(doctor, sound, rows_of) -> None:

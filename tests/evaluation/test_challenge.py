@@ -1,4 +1,4 @@
-"""The challenge set: checks of words, and the included items."""
+"""The challenge set: checks of words, and the included sentences."""
 
 import re
 from collections import Counter
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.evaluation.challenge import Item, read_items, results
+from dragoman.evaluation.challenge import ChallengeSentence, read_sentences, results
 from dragoman.files import included
 
-SWIM = Item("negation", "他不会游泳。", "can't|cannot|unable & swim*|bath & !can swim", "He can't swim.")
+SWIM = ChallengeSentence("negation", "他不会游泳。", "can't|cannot|unable & swim*|bath & !can swim", "He can't swim.")
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ def test_results_count_by_phenomenon() -> None:
 
 
 def test_included_items_are_many_and_pass_their_own_checks() -> None:
-    items = read_items(included("data/challenge/zh_en.tsv"))
-    assert len(items) >= 300
-    assert len({item.source for item in items}) == len(items)
-    assert min(Counter(item.phenomenon for item in items).values()) >= 10
+    sentences = read_sentences(included("data/challenge/zh_en.tsv"))
+    assert len(sentences) >= 300
+    assert len({sentence.source for sentence in sentences}) == len(sentences)
+    assert min(Counter(sentence.phenomenon for sentence in sentences).values()) >= 10
     # A translation that has nothing to do with the source passes hardly any.
-    assert results(items, ["It is good."] * len(items))["all"][0] < len(items) / 50
+    assert results(sentences, ["It is good."] * len(sentences))["all"][0] < len(sentences) / 50
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_included_items_are_many_and_pass_their_own_checks() -> None:
         ("ba\t把门关上。\tclose", "line 1: not four columns"),
         ("ba\t把门关上。\tclose| & door\tClose the door.", "line 1: the check has an empty alternative"),
         ("ba\t把门关上。\topen\tClose the door.", "line 1: the given translation does not pass"),
-        ("# nothing", "no item"),
+        ("# nothing", "no sentence"),
     ],
 )
 def test_a_faulty_file_is_named(line: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "set.tsv"
     path.write_text(line + "\n", encoding="utf-8")
     with pytest.raises(UserError, match=re.escape(message)):
-        read_items(path)
+        read_sentences(path)

@@ -166,7 +166,7 @@ def test_without_max_steps_the_schedule_ends_with_the_time(runs, metrics_of, cap
     assert "is finished" in capsys.readouterr().out
 
 
-def test_a_run_starts_from_a_bundle_and_keeps_it_until_one_is_better(runs, straight, metrics_of, capsys):
+def test_a_run_starts_from_a_bundle_and_keeps_it_until_better(runs, straight, metrics_of, capsys):
     still = {
         "trainer": {"max_steps": 2, "validate_every": 2, "loggers": []},
         "training": {"lr": 0.0, "average_last": 0},

@@ -29,7 +29,7 @@ def test_it_prints_costs_and_a_forecast(runs, temporary, capsys):
     assert not list(temporary.iterdir())
 
 
-def test_the_forecast_is_steps_and_validations_times_their_seconds():
+def test_the_forecast_is_the_counts_times_their_seconds():
     trainer = TrainerConfig(max_steps=1001, validate_every=100)
     assert forecast(trainer, 6.0, 60.0) == "1,001 steps and 11 validations: about 111.1 minutes"
 

@@ -20,7 +20,7 @@ N_SUSPECTS, N_ALIKE, MIN_POINTS = 20, 5, 2
 class Kind(NamedTuple):
     """A kind of fault, its treatment, and the option of train.py for it, if any."""
 
-    weight: str  # act: needs attention, cleaned: cleaning handles it
+    severity: str  # act: needs attention, cleaned: cleaning handles it
     points: str  # suspicion score
     name: str
     message: str
@@ -90,9 +90,9 @@ def find(survey: Survey, masks: Masks, config: DataConfig) -> list[tuple[Kind, n
     findings = list(_drifts(survey))
     for kind in KINDS:
         rows = np.flatnonzero(masks[kind.name])
-        weight = "act" if len(rows) > MANY * len(survey.table) else kind.weight
+        severity = "act" if len(rows) > MANY * len(survey.table) else kind.severity
         message = kind.message.format(src=config.src, tgt=config.tgt)
-        findings.append((kind._replace(weight=weight, message=message), rows))
+        findings.append((kind._replace(severity=severity, message=message), rows))
     return [(kind, rows) for kind, rows in findings if len(rows)]
 
 

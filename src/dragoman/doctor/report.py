@@ -47,7 +47,7 @@ def examine(config: DataConfig) -> dict[str, Any]:
         "findings": [
             {
                 "kind": kind.name,
-                "weight": kind.weight,
+                "severity": kind.severity,
                 "pairs": len(rows),
                 "message": kind.message,
                 "places": [result.place(row) for row in rows[:N_PLACES].tolist()],

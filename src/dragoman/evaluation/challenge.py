@@ -1,8 +1,9 @@
-"""Challenge set: test items by phenomenon, each with a check that needs no judge.
+"""Challenge set: test sentences by phenomenon, with checks that need no judge.
 
-A line has four columns: phenomenon, source, check, a correct translation. The conditions of a check are joined by
-" & ". A condition lists alternatives, joined by "|", one of which must stand in the translation as whole words, in any
-case; "!" before the list means that none may. "*" ends the beginning of a word.
+A line of the file has four columns: phenomenon, source, check, correct translation. A check is a list of conditions,
+joined by " & "; all must hold. A condition is a list of alternatives, joined by "|". It holds if the translation has
+one of them, as whole words and in any case. With "!" before the list it holds if the translation has none of them.
+"swim*" stands for all words that begin with "swim".
 """
 
 import re
@@ -16,7 +17,7 @@ from dragoman.data.text import clean_text
 from dragoman.errors import UserError
 
 
-class Item(NamedTuple):
+class ChallengeSentence(NamedTuple):
     """One sentence and what its translation must and must not have."""
 
     phenomenon: str
@@ -40,30 +41,30 @@ def _stands(word: str, text: str) -> bool:
     return re.search(rf"(?<![\w']){re.escape(word.removesuffix('*'))}{end}", text) is not None
 
 
-def read_items(path: Path) -> list[Item]:
-    """Read a file of items; # begins a comment. Raises UserError for a bad line."""
-    items = []
+def read_sentences(path: Path) -> list[ChallengeSentence]:
+    """Read a file of sentences; # begins a comment. Raises UserError for a bad line."""
+    sentences = []
     for number, line in enumerate(lines(path), 1):
         if not line.strip() or line.startswith("#"):
             continue
         cells = [clean_text(cell) for cell in line.split("\t")]
         if len(cells) != 4 or not all(cells):
             raise UserError(f"{path} line {number}: not four columns: phenomenon, source, check, translation")
-        item = Item(*cells)
-        if not all(word.strip(" *!") for condition in item.check.split(" & ") for word in condition.split("|")):
-            raise UserError(f"{path} line {number}: the check has an empty alternative (found {item.check!r})")
-        if not item.passes(item.reference):
+        sentence = ChallengeSentence(*cells)
+        if not all(word.strip(" *!") for condition in sentence.check.split(" & ") for word in condition.split("|")):
+            raise UserError(f"{path} line {number}: the check has an empty alternative (found {sentence.check!r})")
+        if not sentence.passes(sentence.reference):
             raise UserError(f"{path} line {number}: the given translation does not pass its check")
-        items.append(item)
-    if not items:
-        raise UserError(f"{path}: no item")
-    return items
+        sentences.append(sentence)
+    if not sentences:
+        raise UserError(f"{path}: no sentence")
+    return sentences
 
 
-def results(items: Sequence[Item], translations: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Phenomenon -> items passed, and all items; "all" comes last."""
+def results(sentences: Sequence[ChallengeSentence], translations: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Phenomenon -> sentences passed, and all sentences; "all" comes last."""
     passed, every = Counter[str](), Counter[str]()
-    for item, translation in zip(items, translations, strict=True):
-        every.update((item.phenomenon, "all"))
-        passed.update((item.phenomenon, "all") if item.passes(translation) else ())
+    for sentence, translation in zip(sentences, translations, strict=True):
+        every.update((sentence.phenomenon, "all"))
+        passed.update((sentence.phenomenon, "all") if sentence.passes(translation) else ())
     return {name: (passed[name], every[name]) for name in [*sorted(every.keys() - {"all"}), "all"]}

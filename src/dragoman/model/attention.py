@@ -159,5 +159,5 @@ def _with_causal(attn_mask: Tensor | None, causal: bool, q: Tensor, k: Tensor) -
     """Combine both masks; a single query is the last token and attends to all keys."""
     if not causal or q.size(2) == 1:
         return attn_mask
-    mask = causal_attn_mask(q.size(2), k.size(2), q.device)
-    return mask if attn_mask is None else attn_mask & mask
+    causal_mask = causal_attn_mask(q.size(2), k.size(2), q.device)
+    return causal_mask if attn_mask is None else attn_mask & causal_mask
