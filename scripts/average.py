@@ -35,19 +35,19 @@ def main(argv: list[str]) -> None:
     args = parser().parse(argv)
     cli.check_at_least_one(args, "last")
     if Path(args.output).exists() and not args.overwrite:
-        raise UserError(f"{args.output} exists already and is left as it is; --overwrite replaces it")
+        raise UserError(f"{args.output}: exists already. Use --overwrite to replace it, or name another path")
     paths = [Path(path) for path in args.path]
     if args.run:
         paths += sorted(Path(args.run, "snapshots").glob("step-*.safetensors"))[-args.last :]
     if not paths:
-        raise UserError("nothing to average: name a run that has snapshots with --run, or bundles and snapshots")
+        raise UserError("--run: nothing to average. Name a run that has snapshots, or bundles and snapshots")
     source = args.run or next((path for path in paths if path.is_dir()), None)
     if source is None:
-        raise UserError("the files have no configuration: name a run with --run, or a bundle among them")
+        raise UserError(f"{paths[0]}: no configuration there. Name its run with --run, or a bundle")
     result = bundle.load(source)
     mean = bundle.average(map(weights, paths))
     if shapes(mean) != shapes(dict(result.model.named_parameters())):
-        raise UserError(f"{paths[0]} belongs to another model than {source}. Use files of one run")
+        raise UserError(f"{paths[0]}: of another model than {source}. Use files of one run")
     result.model.load_state_dict(mean, strict=False)  # tied parameters appear under their first name
     if len(paths) > 1:
         result.meta.pop("validation", None)  # the scores of other weights
@@ -66,7 +66,7 @@ def weights(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: no weights of a model ({error})") from None
+        raise UserError(f"{path}: no weights of a model ({error}). Name a bundle or a .safetensors file") from None
 
 
 def shapes(tensors: dict[str, Tensor]) -> dict[str, Size]:

@@ -37,7 +37,7 @@ def parser() -> cli.Parser:
 def main(argv: list[str]) -> None:
     args = parse(parser(), argv)
     if len(args.systems) < 2:
-        raise UserError("one system: name at least two")
+        raise UserError("SYSTEM: only one. Name at least two")
     result = compare([system(Path(name), args) for name in args.systems])
     if args.json:
         print(json.dumps(result, ensure_ascii=False, indent=2))

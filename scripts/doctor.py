@@ -39,7 +39,7 @@ def parser() -> cli.Parser:
 def main(argv: list[str]) -> None:
     args = parser().parse(argv)
     if not args.corpora and not args.src_path:
-        raise UserError("name a corpus, or two aligned files by --src-path and --tgt-path")
+        raise UserError("CORPUS: missing. Name a corpus, or two aligned files by --src-path and --tgt-path")
     columns = {"name": args.name, "src_column": args.src_column, "tgt_column": args.tgt_column}
     corpora = [CorpusConfig(path=path, **columns) for path in dict.fromkeys(args.corpora)]
     if args.src_path or args.tgt_path:

@@ -52,9 +52,9 @@ def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
     args = parser.parse(argv)
     if bool(args.src) != bool(args.ref):
-        raise UserError("--src and --ref go together: lines to translate, and their references")
+        raise UserError("--src, --ref: one is missing. Give lines to translate, and their references")
     if args.src and args.corpus:
-        raise UserError("give either --corpus or --src and --ref, not both")
+        raise UserError("--corpus: does not go with --src and --ref. Remove one")
     return args
 
 
@@ -62,10 +62,10 @@ def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> None:
     args = parse(parser(), argv)
     if args.n_best not in (None, 1):
-        raise UserError("--n-best: only the best translation of each line is scored")
+        raise UserError("--n-best: only the best translation of each line is scored. Remove it")
     cli.check_at_least_one(args, "batch")
     if args.challenge is not None and (args.src or args.corpus):
-        raise UserError("--challenge is a test set of its own: give no --src and no --corpus")
+        raise UserError("--challenge: a test set of its own. Remove --src or --corpus")
     folder = locate(Path(args.model))
     translator = Translator.load(folder, args.device, engine=args.engine)
     # The folder of an included bundle, where Dragoman is installed, does not change.
@@ -128,7 +128,7 @@ def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> 
         return Path(args.src).name.split(".")[0], pairs, translator.direction(args.direction, sample)
     if len(directions) > 1 and not args.direction:
         both = " and ".join(map(str, directions))
-        raise UserError(f"{run} translates {both}: choose one with --direction")
+        raise UserError(f"{run}: translates {both}. Choose one with --direction")
     direction = translator.direction(args.direction, "")
     if not args.corpus:
         return args.split, testsets.of_run(run, args.split, direction), direction

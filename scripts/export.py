@@ -39,10 +39,10 @@ def main(argv: list[str]) -> None:
     args = parser().parse(argv)
     check_choice("--to", args.to, FORMATS)
     if (args.push or args.dry_run) and not (args.push and args.to == "huggingface"):
-        raise UserError("--push REPO sends an export --to huggingface, and --dry-run shows what --push REPO would send")
+        raise UserError("--push: only with --to huggingface, and --dry-run only with --push. Add what is missing")
     bundle = locate(Path(args.model))
     if not bundle.is_dir():
-        raise UserError(f"{bundle}: no bundle there. Runs keep theirs in runs/NAME/bundle")
+        raise UserError(f"{bundle}: no bundle there. Name a run (runs/NAME) or its bundle")
     sentences = list(lines(Path(args.sentences))) if args.sentences else phrases(load_info(bundle).src)
     begin = time.monotonic()
     if args.to == "huggingface":

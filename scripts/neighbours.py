@@ -53,7 +53,7 @@ def parse(words: list[str]) -> list[tuple[float, str]]:
         words = words if words[0] in SIGNS else ["+", *words]
         return [(SIGNS[sign], name) for sign, name in zip(words[::2], words[1::2], strict=True)]
     except (IndexError, KeyError, ValueError):
-        raise UserError("write a word, or words with + or - between them: king - man + woman") from None
+        raise UserError("WORD: not a word, or words with + or - between them. Write e.g. king - man + woman") from None
 
 
 def of_model(folder: str, side: str) -> KeyedVectors:
@@ -79,7 +79,7 @@ def find(word: str, known: Collection[str], where: str) -> str:
             return spelling
     # Only words that begin alike are compared: in a large file, all would take minutes.
     alike = {other.removeprefix(MARK) for other in known if other.removeprefix(MARK)[:1] == word[:1]}
-    raise UserError(f"{where} has no vector for '{word}'{suggest(word, alike)}")
+    raise UserError(f"{where}: no vector for '{word}'{suggest(word, alike)}")
 
 
 if __name__ == "__main__":

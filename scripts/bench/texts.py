@@ -25,7 +25,7 @@ def copy_data(data: Path, folder: Path, names: list[str]) -> None:
     """Copy the vocabulary without its rewriting, and text files after it. Raises UserError for other pieces."""
     for path in (data / name for name in ("spm.model", *names)):
         if not path.is_file():
-            raise UserError(f"there is no {path}: prepare_data.py of the peers' programs writes it")
+            raise UserError(f"{path}: not found. Write it by prepare_data.py of the peers' programs")
     model = sentencepiece_model.ModelProto()
     model.ParseFromString((data / "spm.model").read_bytes())
     model.normalizer_spec.name, model.normalizer_spec.precompiled_charsmap = "identity", b""

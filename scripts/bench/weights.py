@@ -62,7 +62,7 @@ def prepare(weights: Path, data: Path, folder: Path) -> dict[str, Any]:
 def write_bundle(weights: Path, vocabulary: Path, folder: Path) -> None:
     """Write the bundle of `weights`. Raises UserError for a missing file."""
     if not weights.is_file():
-        raise UserError(f"there is no {weights}. Train it as scripts/README.md says")
+        raise UserError(f"{weights}: not found. Train it as in scripts/README.md")
     saved = torch.load(weights, map_location="cpu", weights_only=True)
     arch, state = saved["arch"], saved["model"]
     config = ModelConfig(

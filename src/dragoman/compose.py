@@ -89,9 +89,9 @@ def _explain(error: Exception, overrides: list[str]) -> str:
     if isinstance(error, MissingConfigException):
         group, _, wrong = str(error.missing_cfg_file).partition("/")
         known = GROUPS.get(group, [])
-        return f"there is no {group} '{wrong}'{suggest(wrong, known)}; there are {', '.join(known)}"
+        return f"{group}={wrong}: choose one of {', '.join(known)}{suggest(wrong, known)}"
     key = getattr(error, "full_key", None) or " ".join(overrides)
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
         known = [*GROUPS, *named_values(Config())]
-        return f"there is no setting '{key}'{suggest(key, known)}; train.py --cfg job prints them all"
+        return f"{key}: not a setting{suggest(key, known)}. List them: train.py --cfg job"
     return f"{key}: {str(error).splitlines()[0]}"

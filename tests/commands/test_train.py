@@ -63,8 +63,8 @@ def test_a_signal_decides_the_exit_code(run: Run, monkeypatch: pytest.MonkeyPatc
     ("command", "part"),
     [
         ("experiment=zhen", "did you mean 'zh_en'"),
-        ("zh_en", "'zh_en' is not a setting (did you mean experiment=zh_en?)"),
-        ("--model.d_model=64", "'--model.d_model=64' is not a setting (did you mean model.d_model=64?)"),
+        ("zh_en", "zh_en: not a setting (did you mean experiment=zh_en?)"),
+        ("--model.d_model=64", "--model.d_model=64: not a setting (did you mean model.d_model=64?)"),
         ("--cfg hydra", "job"),
         ("-m training.lr=1e-3,oops", "oops"),
     ],

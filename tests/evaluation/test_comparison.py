@@ -83,7 +83,7 @@ def test_files_are_compared_line_by_line(files: Callable, capsys: pytest.Capture
     assert script.main([*paths, *common]) == 0
     assert "2 b.txt is better than 1 a.txt" in capsys.readouterr().out
     assert script.main([str(files("short.txt", RIGHT[:3])), *paths, *common]) == 2
-    assert "short.txt has 3: not aligned" in capsys.readouterr().err
+    assert "short.txt: not aligned" in capsys.readouterr().err
     assert script.main(paths[:1]) == 2
     assert script.main([*paths, "--src", common[1]]) == 2
     capsys.readouterr()

@@ -60,7 +60,7 @@ def test_files_with_several_references(tmp_path: Path) -> None:
     assert [pair.references for pair in pairs] == [("Long", "Ages"), ("Early",)]
 
 
-@pytest.mark.parametrize(("lines", "part"), [(["好", "早"], "2 lines"), ([], "empty")])
+@pytest.mark.parametrize(("lines", "part"), [(["好", "早"], "2 lines"), ([], "no pair")])
 def test_unusable_files_are_refused(tmp_path: Path, lines: list[str], part: str) -> None:
     references = [write(tmp_path / "en", *lines[1:])]
     with pytest.raises(UserError, match=part):
@@ -68,7 +68,7 @@ def test_unusable_files_are_refused(tmp_path: Path, lines: list[str], part: str)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is not a run"):
+    with pytest.raises(UserError, match="not a run"):
         testsets.of_run(tmp_path, "test", ZH_EN)
 
 

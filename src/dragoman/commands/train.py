@@ -57,7 +57,7 @@ def check_settings(words: list[str]) -> list[str]:
         if word.startswith("-") or "=" not in word:
             guess = f"experiment={word}" if word in GROUPS["experiment"] else word.lstrip("-")
             hint = f" (did you mean {guess}?)" if "=" in guess else ""
-            raise UserError(f"'{word}' is not a setting{hint}; settings are written key=value")
+            raise UserError(f"{word}: not a setting{hint}. Write settings as key=value")
     return words
 
 

@@ -93,7 +93,7 @@ def check(args: argparse.Namespace) -> None:
     """Raise UserError for options that contradict each other."""
     cli.check_at_least_one(args, "batch")
     if (args.attention or args.trace) and len(args.text) != 1:
-        raise UserError("--attention and --trace show one sentence: give it as the one argument")
+        raise UserError("--attention, --trace: only for one sentence. Give it as the one argument")
     if args.attention and not args.attention.lower().endswith((".png", ".html")):
         raise UserError("--attention: name a .png (picture of the last layer) or a .html (all layers and heads)")
     if args.trace and args.output and (args.json or not args.output.lower().endswith(".html")):

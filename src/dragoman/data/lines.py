@@ -40,6 +40,6 @@ def check_aligned(src: Path, tgt: Path) -> None:
     n_src, n_tgt = (sum(1 for _ in lines(path)) for path in (src, tgt))
     if n_src != n_tgt:
         raise UserError(
-            f"{src} has {n_src} lines and {tgt} has {n_tgt}: not aligned. Find the place: "
+            f"{tgt}: not aligned with {src} (found {n_tgt} and {n_src} lines). Find the place: "
             f"python scripts/doctor.py --src-path {src} --tgt-path {tgt}"
         )

@@ -85,7 +85,7 @@ def evaluate(
 def check_replaceable(folder: Path, file: str) -> None:
     """Raise UserError for a folder that is no evaluation, which has `file`."""
     if folder.exists() and not (folder / file).is_file() and (folder.is_file() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is no evaluation: it is left as it is. Name another --output")
+        raise UserError(f"{folder}: not an evaluation (no {file}). Name another --output")
 
 
 def _options(scores: dict[str, Score]) -> Sequence[str]:

@@ -27,7 +27,7 @@ def of_run(run: Path, split: str, direction: Direction) -> list[Pair]:
     check_choice("--split", split, ("validation", "test"))
     saved = run / "config.yaml"
     if not saved.is_file():
-        raise UserError(f"{run} is not a run (no config.yaml). Name a test set: --corpus, or --src and --ref")
+        raise UserError(f"{run}: not a run (no config.yaml). Name a test set: --corpus, or --src and --ref")
     config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.load(saved).data))
     with redirect_stdout(sys.stderr):  # messages about the data are not results
         pairs = prepare(config, run).pairs(split)
@@ -70,7 +70,7 @@ def in_script(pairs: Sequence[Pair], script: str, direction: Direction) -> list[
 
 def _cleaned(pairs: Sequence[Pair], where: str) -> list[Pair]:
     if not pairs:
-        raise UserError(f"{where} is empty: there is nothing to evaluate")
+        raise UserError(f"{where}: no pair to evaluate. Name another test set")
     cleaned = []
     for src, tgt, references, corpus in pairs:
         texts = dict.fromkeys((tgt, *references))
