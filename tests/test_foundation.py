@@ -10,7 +10,7 @@ from dragoman import files, metrics
 from dragoman.compose import GROUPS, compose, sweep
 from dragoman.config import Config, CorpusConfig, DataConfig, SearchConfig
 from dragoman.errors import UserError, check_choice, choose
-from dragoman.languages import Direction, by_script, directions, is_unspaced, named, primary, reads
+from dragoman.languages import Direction, by_script, directions, is_unspaced, primary, reads
 
 ENGLISH = ["Long time no see.", "I love you more than anything.", "What time does the train to the airport leave?"]
 CLOSE = ["Long time not seen you.", "I love you more than all.", "At what time does the train to the airport leave?"]
@@ -124,7 +124,6 @@ class TestLanguages:
         assert by_script(both, "123") == both[0]
         with pytest.raises(UserError, match="--direction de_en"):
             by_script([Direction("de", "en"), Direction("en", "de")], "hello")
-        assert named("en_zh", both) == both[1]
 
     def test_codes_have_a_short_form(self) -> None:
         assert [primary(code) for code in ("zh-Hant", "cmn", "en_GB")] == ["zh", "zh", "en"]

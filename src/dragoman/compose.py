@@ -39,7 +39,7 @@ def compose(overrides: list[str]) -> Config:
     try:
         with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
             composed = hydra_compose("train", overrides=overrides)
-        # Merged once more into the schema: `+key=value` adds keys that Config does not have.
+        # The schema is applied to the result, because `+key=value` adds keys that Config does not have.
         tree = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.to_container(composed))
         config = OmegaConf.to_object(tree)
     # ValueError: model=null

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from dragoman.errors import UserError, check_choice, choose
+from dragoman.errors import UserError, check_choice
 
 # Other codes of a language (ISO 639-2 and 639-3, Argos Translate) -> its code here.
 _SHORT = {"zho": "zh", "chi": "zh", "cmn": "zh", "zt": "zh", "jpn": "ja", "kor": "ko", "eng": "en"}
@@ -49,11 +49,6 @@ def directions(names: Sequence[str], src: str, tgt: str, *, key: str) -> list[Di
     if list(names) == [str(back)]:
         raise UserError(f"{key}=[{back}]: reverses src and tgt. Set src={tgt} and tgt={src}, or name both directions")
     return [forward, back] if len(set(names)) == 2 else [forward]
-
-
-def named(name: str, choices: Sequence[Direction]) -> Direction:
-    """Return the direction with this name. Raises UserError with the choices."""
-    return choose("direction", name, {str(choice): choice for choice in choices})
 
 
 def by_script(choices: Sequence[Direction], text: str) -> Direction:

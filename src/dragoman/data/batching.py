@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Number of longest batches at the start of epoch 0. With up to so many ranks, these batches are the same.
+# Epoch 0 begins with this number of longest batches; with more ranks, with one for each.
 _LONGEST_FIRST = 8
 
 

@@ -24,8 +24,8 @@ from dragoman.metrics import LOWER_IS_BETTER, METRICS, reference_streams
 N_SAMPLES = {"bs": 1000, "ar": 2000}  # of bootstrap and of randomization
 SIGNIFICANT = 0.05
 N_SENTENCES = 20
-# Share of pairs of systems, in percent -> smallest difference with which a metric agrees with human judges so often.
-# Kocmi et al. 2024, "Navigating the Metrics Maze", ACL, appendix: thresholds of BLEU and chrF.
+# Percentage -> smallest difference of scores at which a metric and human judges prefer the same system in that
+# percentage of pairs (Kocmi et al. 2024, "Navigating the Metrics Maze", ACL, appendix).
 AGREEMENT = {
     "bleu": {50: 0.27, 55: 0.52, 60: 0.78, 65: 1.06, 70: 1.39, 75: 1.79, 80: 2.34, 85: 3.35},
     "chrf": {50: 0.14, 55: 0.33, 60: 0.54, 65: 0.76, 70: 1.00, 75: 1.28, 80: 1.63, 85: 2.12, 90: 3.05},

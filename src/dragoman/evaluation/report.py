@@ -154,7 +154,7 @@ def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dic
 
 
 def _leading(names: list[str], monitor: str) -> list[str]:
-    """Return two metrics, of the part that chose the model where there is one."""
+    """Return the first two metrics, of the corpus that `monitor` names if any."""
     part = "".join(monitor.partition("_")[1:])  # "_written" of bleu_written
     return ([name for name in names if name.endswith(part)] or names)[:2]
 

@@ -1,8 +1,8 @@
 """Scores of a bundle on a test set, and rates of its warnings.
 
 Hypotheses and references are saved beside the scores as plain lines, and scores.json holds the sacrebleu command that
-gives the same numbers. Most warnings on good input are false alarms; the others mark bad translations. Warnings on
-damaged input are hits.
+gives the same numbers. Warnings are counted for sources as they are and damaged. A damaged source should have one; a
+warning for a good source is a false alarm, unless the translation is bad.
 """
 
 import dataclasses

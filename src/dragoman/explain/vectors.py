@@ -40,8 +40,6 @@ def read_vectors(path: Path, limit: int | None = None) -> "KeyedVectors":
         vectors = KeyedVectors.load_word2vec_format(
             str(path), binary=b"\0" in rest, no_header=not has_header, limit=limit, unicode_errors="replace"
         )
-    except ImportError:
-        raise UserError("word vectors: gensim is missing. pip install 'dragoman[vectors]'") from None
     except (ValueError, TypeError, EOFError, OSError) as error:
         raise UserError(f"{path}: not a file of word vectors, or damaged ({error})") from error
     # gensim leaves empty rows at the end for repeated words.

@@ -40,10 +40,8 @@ _LONGEST = 60  # pieces of a verified translation
 
 def export_bundle(folder: Path, sources: Sequence[str] = ()) -> str:
     """Write the export, verify it on the first `sources`, and return a summary."""
-    try:
-        import transformers
-    except ImportError:
-        raise UserError("transformers: not installed. Run `pip install 'transformers>=5.0'`") from None
+    import transformers
+
     bundle, target = bundles.load(folder), folder / FOLDER
     if setting := weights.unsupported(bundle.model_config):
         raise UserError(f"{folder}: neither Pegasus nor Marian of transformers supports {setting}. Use ctranslate2")

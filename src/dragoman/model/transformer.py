@@ -72,7 +72,7 @@ class Transformer(nn.Module):
         return self.decoder_norm(x)
 
     def begin(self, src: Tensor, src_key_padding_mask: Tensor | None) -> DecoderCache:
-        """Encode src (B, S); return the cache of a search without tokens."""
+        """Encode src (B, S); return a cache with this memory and no tokens yet."""
         return DecoderCache(len(self.decoder), self.encode(src, src_key_padding_mask), src_key_padding_mask)
 
     def step(self, tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:

@@ -116,8 +116,12 @@ class CheckpointCallback(Callback):
     """
 
     def __init__(self, results: Results, progress: ProgressCallback, signals: StopSignals) -> None:
-        self.config, self.results, self.progress, self.signals = results.config.trainer, results, progress, signals
-        self.validation, self.path = results.validation, results.run_dir / LAST
+        self.config = results.config.trainer
+        self.results = results
+        self.progress = progress
+        self.signals = signals
+        self.validation = results.validation
+        self.path = results.run_dir / LAST
         self.states: list[list[torch.Tensor]] = []  # RNG states, one list per rank
 
     def state_dict(self) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class ProgressCallback(Callback):
     def __init__(self, config: TrainerConfig) -> None:
         self.config = config
         self.seconds_before = 0.0  # of training before this resume
-        self.pace = 0.0  # seconds per step until the first validation; 0 if max_steps is set
+        self.pace = 0.0  # seconds per step, set at the first validation; 0 before it and with max_steps
         self.started = time.monotonic()
         self.console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
         columns = TaskProgressColumn(), BarColumn(20), TextColumn("{task.description}", markup=False)
@@ -178,7 +178,9 @@ class ProgressCallback(Callback):
 
     def _begin_window(self) -> None:
         """Reset the counters, at each logged step and after each validation."""
-        self.since, self.tokens, self.paddings = time.monotonic(), 0, list[float]()
+        self.since = time.monotonic()
+        self.tokens = 0
+        self.paddings: list[float] = []
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         self.tokens += batch.n_tokens * trainer.world_size

@@ -36,7 +36,9 @@ class ValidationCallback(Callback):
     def __init__(
         self, data: TranslationData, config: Config, module: TranslationModule, report: Callable[[str], None]
     ) -> None:
-        self.data, self.report, self.directions = data, report, data.directions
+        self.data = data
+        self.report = report
+        self.directions = data.directions
         self.metrics, self.n_samples = config.trainer.metrics, config.trainer.samples
         self.monitor, self.patience = config.training.monitor, config.training.patience
         # The directions alternate, so that the first samples show both. pairs[i::n] belong to direction i.
@@ -166,9 +168,9 @@ class ValidationCallback(Callback):
 
 
 def _groups(corpora: list[str], directions: list[Direction]) -> dict[str, list[tuple[Direction, list[int]]]]:
-    """Return suffix -> rows to score: "" is all, "_NAME" a corpus or a direction.
+    """Return suffix of the scores -> rows that they are computed from, by direction.
 
-    A group has one part per direction, because metrics depend on the target language. Its score is the mean of them.
+    The suffix is "", or "_NAME" of a corpus or direction. Metrics depend on the language, so directions are scored apart.
     """
     n, names = len(directions), sorted(set(corpora))
     every = [(direction, list(range(i, len(corpora), n))) for i, direction in enumerate(directions)]

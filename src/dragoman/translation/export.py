@@ -1,11 +1,11 @@
 """Export of a bundle to CTranslate2, into its folder ctranslate2/.
 
 Absolute positions are exported as a table of position encodings, long enough for the bundle's search settings. The
-pieces that are never produced (search/warp.py) get an output bias of -1e9.
+pieces that are never produced (search/warp.py) get a very low output bias.
 
 Verification: before the export is saved, CTranslate2 and torch translate 100 sentences by greedy search in float32.
 Two translations may differ only after a near tie: at the first piece that differs, torch's log-probs of the two pieces
-differ by at most 1e-4.
+differ by at most NEAR_TIE.
 """
 
 import itertools

@@ -23,8 +23,8 @@ from dragoman import bundle as bundles
 from dragoman.bundle import Bundle, BundleInfo
 from dragoman.config import SearchConfig
 from dragoman.data.text import clean_text
-from dragoman.errors import UserError, check_choice
-from dragoman.languages import Direction, by_script, named
+from dragoman.errors import UserError, check_choice, choose
+from dragoman.languages import Direction, by_script
 from dragoman.search.hypothesis import Hypothesis
 from dragoman.translation.ctranslate2 import SEARCHES, CTranslate2Engine, export_of, library
 from dragoman.translation.lines import Candidate, Sentence, Translation, in_lines, join, sentences
@@ -78,7 +78,7 @@ class Translator:
     def direction(self, name: str | None, text: str) -> Direction:
         """Return the direction `name`; without a name, the one for the script of `text`."""
         choices = self.bundle.directions
-        return named(name, choices) if name else by_script(choices, text)
+        return choose("direction", name, {str(each): each for each in choices}) if name else by_script(choices, text)
 
     def translate(self, lines: Sequence[str], search: SearchConfig | None = None, **options: Any) -> list[Translation]:
         """Translate each line; for `options` see `stream`."""

@@ -8,7 +8,7 @@ from dragoman.languages import Direction, length, reads
 
 MAX_RATIO, GRACE = 3.0, 20  # of lengths as in data/cleaning.py; GRACE letters are added to the shorter side
 # Two letters or more four times in a row, in the translation; in the source one is enough. A repetition begins at the
-# beginning of a word: to try every letter would take five times as long.
+# beginning of a word, because a search from every letter would take much longer.
 _LOOP = re.compile(r"(?<![a-z])(\w[^.!?。！？]{0,60}?\w)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
 _SOURCE_LOOP = re.compile(r"(\w.{0,60}?)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
 # Beginnings of the messages.
