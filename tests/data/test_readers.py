@@ -134,7 +134,7 @@ def test_a_missing_file_fails_with_the_places_and_a_suggestion(write: Write, tmp
 
 def test_unequal_line_counts_fail_with_the_next_step(write: Write) -> None:
     paths = {"src_path": write("a.zh", SRC), "tgt_path": write("a.en", [*TGT, "more"])}
-    with pytest.raises(UserError, match=r"a\.en: not aligned .*\(found 3 and 2 lines\)\. .* scripts/doctor.py --src-path"):
+    with pytest.raises(UserError, match=r"a\.en: not aligned .*found 3 and 2 lines.* scripts/doctor.py --src-path"):
         read(**paths)
     unchecked = find(CorpusConfig(**paths), "zh", "en", check_lines=False)
     assert list(unchecked.open()["train"]) == [Rows(SRC, TGT)]

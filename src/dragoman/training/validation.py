@@ -170,7 +170,7 @@ class ValidationCallback(Callback):
 def _groups(corpora: list[str], directions: list[Direction]) -> dict[str, list[tuple[Direction, list[int]]]]:
     """Return suffix of the scores -> rows that they are computed from, by direction.
 
-    The suffix is "", or "_NAME" of a corpus or direction. Metrics depend on the language, so directions are scored apart.
+    The suffix is "" or "_NAME" of a corpus or direction. As metrics depend on the language, each is scored alone.
     """
     n, names = len(directions), sorted(set(corpora))
     every = [(direction, list(range(i, len(corpora), n))) for i, direction in enumerate(directions)]
