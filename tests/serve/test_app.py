@@ -16,6 +16,7 @@ from dragoman.serve.app import PAGE
 from dragoman.serve.models import Models
 
 HELLO = {"q": "你好", "source": "zh", "target": "en"}
+NO_TARGET = "is not available as a target language from"
 
 
 def test_json_form_and_query_string_give_the_same(client: TestClient) -> None:
@@ -54,6 +55,14 @@ def test_auto_detects_each_text(client: TestClient) -> None:
     assert client.post("/detect", json={"q": "123"}).json() == [{"confidence": 0.0, "language": "en"}]
 
 
+def test_detection_and_direction_agree(client: TestClient) -> None:
+    for text, language in (("日本語です", "zh-Hans"), ("用 Python 写代码", "zh-Hans"), ("Hello 你", "en")):
+        answer = client.post("/translate", json={"q": text, "source": "auto", "target": "en"}).json()
+        assert answer["detectedLanguage"] == client.post("/detect", json={"q": text}).json()[0]
+        assert answer["detectedLanguage"]["language"] == language
+        assert (answer["translatedText"] == text) == (language == "en")
+
+
 def test_alternatives_differ_from_the_best(client: TestClient) -> None:
     answer = client.post("/translate", data=HELLO | {"alternatives": "3"}).json()
     every = [answer["translatedText"], *answer["alternatives"]]
@@ -76,6 +85,8 @@ ERRORS: list[tuple[Any, str]] = [
     ({"q": "x", "source": "zh"}, "Invalid request: missing target parameter"),
     (HELLO | {"source": "zz"}, "zz is not supported"),
     (HELLO | {"target": "auto"}, "auto is not supported"),
+    (HELLO | {"source": "en", "target": "zh"}, f"Chinese (zh) {NO_TARGET} English (en)"),
+    ({"q": "Hi", "source": "auto", "target": "zh"}, f"Chinese (zh) {NO_TARGET} English (en)"),
     (HELLO | {"format": "xx"}, "xx format is not supported"),
     (HELLO | {"alternatives": "x"}, "Invalid request: alternatives parameter is not a number"),
     (HELLO | {"alternatives": 99}, "Invalid request: alternatives parameter must be <= 9"),
@@ -85,7 +96,10 @@ ERRORS: list[tuple[Any, str]] = [
 ]
 
 
-def test_errors_have_the_words_of_libretranslate(serve: Callable[..., TestClient]) -> None:
+def test_errors_have_the_words_of_libretranslate(
+    serve: Callable[..., TestClient], golden_models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(golden_models, "directions", golden_models.directions[:1])
     client = serve(max_chars=100)
     for body, text in ERRORS:
         answer = client.post("/translate", json=body)
