@@ -45,6 +45,8 @@ def test_lists_keep_their_number_and_order(client: TestClient) -> None:
     single = [client.post("/translate", json=HELLO | {"q": text}).json() for text in ("你好", "谢谢")]
     assert by_json["translatedText"] == [single[0]["translatedText"], "", single[1]["translatedText"], "…"]
     assert client.post("/translate", json=HELLO | {"q": ["你好"]}).json()["translatedText"] == ["Hello"]
+    weblate = {"api_key": "", "q": texts, "source": "zh-Hans", "target": "en"}
+    assert client.post("/translate", json=weblate).json() == by_json
 
 
 def test_auto_detects_each_text(client: TestClient) -> None:
@@ -81,6 +83,7 @@ def test_white_space_and_tags_stay(client: TestClient) -> None:
 ERRORS: list[tuple[Any, str]] = [
     ({}, "Invalid request: missing q parameter"),
     (HELLO | {"q": ""}, "Invalid request: missing q parameter"),
+    (HELLO | {"q": []}, "Invalid request: missing q parameter"),
     ({"q": "x", "target": "en"}, "Invalid request: missing source parameter"),
     ({"q": "x", "source": "zh"}, "Invalid request: missing target parameter"),
     (HELLO | {"source": "zz"}, "zz is not supported"),
@@ -130,6 +133,16 @@ def test_limits_on_body_time_and_waiting(serve: Callable[..., TestClient], monke
     assert serve().post("/translate", json=HELLO).status_code == 503
 
 
+def test_the_limit_of_characters_counts_files_and_corrections(serve: Callable[..., TestClient]) -> None:
+    client = serve(max_chars=5)
+    for answer in (
+        client.post("/translate_file", data=HELLO, files={"file": ("a.txt", b"x" * 6)}),
+        client.post("/suggest", data=HELLO | {"s": "x" * 4}),
+    ):
+        text = "Invalid request: request (6) exceeds text limit (5)"
+        assert (answer.status_code, answer.json()) == (400, {"error": text})
+
+
 def test_a_broken_engine_is_an_error_of_the_server(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Models, "translator", lambda self, direction: None)
     answer = client.post("/translate", json=HELLO)
@@ -147,6 +160,8 @@ def test_a_file_is_translated_and_downloaded(client: TestClient) -> None:
     assert "attachment" in answer.headers["Content-Disposition"]
     assert client.get("/download_file/../app.py").status_code == 404
     assert client.post("/translate_file", data=HELLO, files={"file": ("a.pdf", b"x")}).status_code == 400
+    answer = client.post("/translate_file", data=HELLO, files={"file": ("a.txt", "你好".encode("gbk"))})
+    assert (answer.status_code, answer.json()) == (400, {"error": "Invalid request: the file is not UTF-8"})
 
 
 def test_training_reads_suggestions(client: TestClient, tmp_path: Path) -> None:
@@ -166,7 +181,7 @@ def test_information_for_clients(client: TestClient) -> None:
         client.options("/translate", headers={"Origin": "x", "Access-Control-Request-Method": "POST"}).status_code
         == 200
     )
-    paths = client.get("/openapi.json").json()["paths"]
+    paths = client.get("/spec").json()["paths"]
     assert "422" not in json.dumps(paths)
     assert "text/plain" not in json.dumps(paths)  # errors are JSON at each address
 
