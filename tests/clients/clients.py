@@ -5,10 +5,14 @@ The model must translate both directions. FOLDER takes the files of this test.
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 URL, FOLDER = sys.argv[1].rstrip("/"), Path(sys.argv[2])
 PO = """msgid ""
@@ -95,7 +99,26 @@ def transpolibre() -> None:
     assert text.count('msgstr ""') == 1, text  # the header's
 
 
+def thousand_connections() -> None:
+    """Beside 1,000 unfinished requests the server answers, if only with 429."""
+    address = urlsplit(URL)
+    half = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+
+    def status(method: str, path: str) -> int:
+        connection = HTTPConnection(address.netloc, timeout=60)
+        connection.request(method, path)
+        return connection.getresponse().status
+
+    with ExitStack() as stack:
+        for number in range(1000):
+            client = stack.enter_context(socket.create_connection((address.hostname, address.port)))
+            # Half of them end within the header.
+            client.sendall(half[:30] if number % 2 else half)
+        assert status("POST", "/translate?q=x&source=zh&target=en") in (200, 429)
+    assert status("GET", "/health") == 200
+
+
 if __name__ == "__main__":
-    for client in (libretranslatepy, deep_translator, libretranslate_aio, transpolibre):
+    for client in (libretranslatepy, deep_translator, libretranslate_aio, transpolibre, thousand_connections):
         client()
         print(client.__name__, "works", flush=True)

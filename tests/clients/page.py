@@ -3,6 +3,7 @@
 The model must translate both directions. Screenshots in both themes and at a phone's width go to FOLDER.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,13 +11,23 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 
 def use(page: Page, folder: Path, axe: Path | None) -> None:
-    """Type, translate, look at pieces and search, correct, swap."""
+    """Type, translate, look at pieces and search, copy, correct, swap."""
     page.get_by_label("Text to translate").press_sequentially("你好")
     output = page.locator("#output")
     expect(output).not_to_be_empty()
     expect(page.locator("#detected")).to_contain_text("Chinese")
-    page.locator("#sentences .pieces").last.get_by_role("button").first.hover()
+    source, target = (page.locator("#sentences .pieces").nth(row).get_by_role("button").first for row in (0, 1))
+    # Colours: of low probability; of attention, while the mouse is on a piece.
+    expect(target).to_have_attribute("style", re.compile("--doubt"))
+    target.hover()
+    expect(source).to_have_attribute("style", re.compile("--hit"))
     expect(page.locator("#caption")).to_contain_text("probability")
+    page.locator("#copy").click()
+    expect(page.locator("#said")).to_contain_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == output.inner_text()
+    alternative = page.locator("#alternatives").get_by_role("button").first
+    alternative.click()
+    expect(page.get_by_label("Correct the translation")).to_have_value(alternative.inner_text())
     page.keyboard.press("Tab")
     page.locator("#beam").select_option("3")
     page.get_by_role("button", name="Show the search").click()
@@ -36,6 +47,8 @@ def use(page: Page, folder: Path, axe: Path | None) -> None:
     expect(page.get_by_label("Text to translate")).to_have_value(translation)
     expect(output).not_to_be_empty()
     expect(output).not_to_have_text(translation)
+    page.get_by_label("Text to translate").fill("𰻝")
+    expect(page.locator("#warnings")).to_contain_text("not seen in training: 𰻝")
 
 
 def check_accessibility(page: Page, axe: Path) -> None:
@@ -51,6 +64,7 @@ def main(url: str, folder: Path, axe: Path | None) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1100, "height": 900}, locale="en-GB", bypass_csp=False)
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         messages: list[str] = []
         page.on("console", lambda message: messages.append(message.text))
         page.on("pageerror", lambda error: messages.append(str(error)))

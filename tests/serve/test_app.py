@@ -16,6 +16,7 @@ from dragoman.serve.app import PAGE
 from dragoman.serve.models import Models
 
 HELLO = {"q": "你好", "source": "zh", "target": "en"}
+NO_TARGET = "is not available as a target language from"
 
 
 def test_json_form_and_query_string_give_the_same(client: TestClient) -> None:
@@ -44,6 +45,8 @@ def test_lists_keep_their_number_and_order(client: TestClient) -> None:
     single = [client.post("/translate", json=HELLO | {"q": text}).json() for text in ("你好", "谢谢")]
     assert by_json["translatedText"] == [single[0]["translatedText"], "", single[1]["translatedText"], "…"]
     assert client.post("/translate", json=HELLO | {"q": ["你好"]}).json()["translatedText"] == ["Hello"]
+    weblate = {"api_key": "", "q": texts, "source": "zh-Hans", "target": "en"}
+    assert client.post("/translate", json=weblate).json() == by_json
 
 
 def test_auto_detects_each_text(client: TestClient) -> None:
@@ -52,6 +55,14 @@ def test_auto_detects_each_text(client: TestClient) -> None:
     assert [each["language"] for each in answer["detectedLanguage"]] == ["zh-Hans", "en"]
     assert client.post("/detect", json={"q": "你好"}).json() == [{"confidence": 100.0, "language": "zh-Hans"}]
     assert client.post("/detect", json={"q": "123"}).json() == [{"confidence": 0.0, "language": "en"}]
+
+
+def test_detection_and_direction_agree(client: TestClient) -> None:
+    for text, language in (("日本語です", "zh-Hans"), ("用 Python 写代码", "zh-Hans"), ("Hello 你", "en")):
+        answer = client.post("/translate", json={"q": text, "source": "auto", "target": "en"}).json()
+        assert answer["detectedLanguage"] == client.post("/detect", json={"q": text}).json()[0]
+        assert answer["detectedLanguage"]["language"] == language
+        assert (answer["translatedText"] == text) == (language == "en")
 
 
 def test_alternatives_differ_from_the_best(client: TestClient) -> None:
@@ -72,10 +83,13 @@ def test_white_space_and_tags_stay(client: TestClient) -> None:
 ERRORS: list[tuple[Any, str]] = [
     ({}, "Invalid request: missing q parameter"),
     (HELLO | {"q": ""}, "Invalid request: missing q parameter"),
+    (HELLO | {"q": []}, "Invalid request: missing q parameter"),
     ({"q": "x", "target": "en"}, "Invalid request: missing source parameter"),
     ({"q": "x", "source": "zh"}, "Invalid request: missing target parameter"),
     (HELLO | {"source": "zz"}, "zz is not supported"),
     (HELLO | {"target": "auto"}, "auto is not supported"),
+    (HELLO | {"source": "en", "target": "zh"}, f"Chinese (zh) {NO_TARGET} English (en)"),
+    ({"q": "Hi", "source": "auto", "target": "zh"}, f"Chinese (zh) {NO_TARGET} English (en)"),
     (HELLO | {"format": "xx"}, "xx format is not supported"),
     (HELLO | {"alternatives": "x"}, "Invalid request: alternatives parameter is not a number"),
     (HELLO | {"alternatives": 99}, "Invalid request: alternatives parameter must be <= 9"),
@@ -85,7 +99,10 @@ ERRORS: list[tuple[Any, str]] = [
 ]
 
 
-def test_errors_have_the_words_of_libretranslate(serve: Callable[..., TestClient]) -> None:
+def test_errors_have_the_words_of_libretranslate(
+    serve: Callable[..., TestClient], golden_models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(golden_models, "directions", golden_models.directions[:1])
     client = serve(max_chars=100)
     for body, text in ERRORS:
         answer = client.post("/translate", json=body)
@@ -116,6 +133,16 @@ def test_limits_on_body_time_and_waiting(serve: Callable[..., TestClient], monke
     assert serve().post("/translate", json=HELLO).status_code == 503
 
 
+def test_the_limit_of_characters_counts_files_and_corrections(serve: Callable[..., TestClient]) -> None:
+    client = serve(max_chars=5)
+    for answer in (
+        client.post("/translate_file", data=HELLO, files={"file": ("a.txt", b"x" * 6)}),
+        client.post("/suggest", data=HELLO | {"s": "x" * 4}),
+    ):
+        text = "Invalid request: request (6) exceeds text limit (5)"
+        assert (answer.status_code, answer.json()) == (400, {"error": text})
+
+
 def test_a_broken_engine_is_an_error_of_the_server(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Models, "translator", lambda self, direction: None)
     answer = client.post("/translate", json=HELLO)
@@ -133,6 +160,8 @@ def test_a_file_is_translated_and_downloaded(client: TestClient) -> None:
     assert "attachment" in answer.headers["Content-Disposition"]
     assert client.get("/download_file/../app.py").status_code == 404
     assert client.post("/translate_file", data=HELLO, files={"file": ("a.pdf", b"x")}).status_code == 400
+    answer = client.post("/translate_file", data=HELLO, files={"file": ("a.txt", "你好".encode("gbk"))})
+    assert (answer.status_code, answer.json()) == (400, {"error": "Invalid request: the file is not UTF-8"})
 
 
 def test_training_reads_suggestions(client: TestClient, tmp_path: Path) -> None:
@@ -152,7 +181,7 @@ def test_information_for_clients(client: TestClient) -> None:
         client.options("/translate", headers={"Origin": "x", "Access-Control-Request-Method": "POST"}).status_code
         == 200
     )
-    paths = client.get("/openapi.json").json()["paths"]
+    paths = client.get("/spec").json()["paths"]
     assert "422" not in json.dumps(paths)
     assert "text/plain" not in json.dumps(paths)  # errors are JSON at each address
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
@@ -30,10 +30,7 @@ MOST_REQUESTS = 256  # in progress
 
 
 def create_app(models: Models, suggestions: Path, max_chars: int = 50_000, beam: int | None = None) -> FastAPI:
-    """Return the application; `suggestions` is the file that /suggest writes.
-
-    `beam` replaces the beam size of the bundles.
-    """
+    """Return the application; `beam` replaces the beam size of the bundles."""
     app = FastAPI(
         title="Dragoman",
         summary="Translation with the interface of LibreTranslate",
@@ -67,11 +64,11 @@ async def error_answer(request: Request, error: Exception) -> JSONResponse:
 
 
 def _add_information(app: FastAPI, service: Service) -> None:
-    models = service.models
-
     @app.get("/", include_in_schema=False)
     async def page() -> HTMLResponse:
         return HTMLResponse(PAGE.read_text("utf-8"), headers={"Content-Security-Policy": POLICY})
+
+    app.get("/spec", include_in_schema=False, response_class=RedirectResponse)(lambda: "/openapi.json")
 
     @app.get("/languages")
     async def languages() -> list[wire.Language]:
@@ -79,11 +76,11 @@ def _add_information(app: FastAPI, service: Service) -> None:
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "models": [model.status() for model in models.models]}
+        return {"status": "ok", "models": [model.status() for model in service.models.models]}
 
     @app.get("/frontend/settings")
     async def settings() -> dict[str, Any]:
-        source, target = ({"code": spellings(c)[0], "name": english_name(c)} for c in models.directions[0])
+        source, target = ({"code": spellings(c)[0], "name": english_name(c)} for c in service.models.directions[0])
         return {
             "charLimit": service.max_chars,
             "frontendTimeout": 500,
@@ -108,16 +105,18 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         async with slots, asyncio.timeout(MOST_SECONDS):
             yield kind.model_validate(await wire.values(request))
 
+    def limited(values: Any) -> Any:
+        """Return the parameters unless they have too many characters."""
+        n_chars = sum(map(len, values.texts)) + len(getattr(values, "s", ""))
+        if n_chars > service.max_chars:
+            raise UserError(f"Invalid request: request ({n_chars}) exceeds text limit ({service.max_chars})")
+        return values
+
     def add(path: str, kind: type[BaseModel], answer: Any, work: Callable[[Any], Awaitable[Any]]) -> None:
+        @app.post(path, response_model=answer, response_model_exclude_none=True, openapi_extra=wire.documented(kind))
         async def endpoint(request: Request) -> Any:
             async with parameters(kind, request) as values:
-                n_chars = sum(map(len, values.texts))
-                if n_chars > service.max_chars:
-                    raise UserError(f"Invalid request: request ({n_chars}) exceeds text limit ({service.max_chars})")
-                return await work(values)
-
-        options: dict[str, Any] = {"response_model": answer, "response_model_exclude_none": True}
-        app.post(path, openapi_extra=wire.documented(kind), **options)(endpoint)
+                return await work(limited(values))
 
     add("/translate", wire.Translate, wire.Translated, service.translate)
     add("/detect", wire.Detect, list[wire.Detected], service.detect)
@@ -131,8 +130,12 @@ def _add_translation(app: FastAPI, service: Service) -> None:
             suffix, data = Path(upload.file.filename or "").suffix.lower(), await upload.file.read()
             if suffix not in FILE_FORMATS or b"\0" in data:
                 raise UserError(f"Invalid request: the file is not text in {' or '.join(FILE_FORMATS)}")
-            fields = {"q": data.decode("utf-8-sig", "replace"), "source": upload.source, "target": upload.target}
-            answer = await service.translate(wire.Translate.model_validate({**fields, "format": FILE_FORMATS[suffix]}))
+            try:
+                text = data.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                raise UserError("Invalid request: the file is not UTF-8") from None
+            fields = {"q": text, "source": upload.source, "target": upload.target, "format": FILE_FORMATS[suffix]}
+            answer = await service.translate(limited(wire.Translate.model_validate(fields)))
         name = f"{secrets.token_hex(8)}_{primary(upload.target)}{suffix}"
         files[name] = answer["translatedText"]
         if len(files) > MOST_FILES:

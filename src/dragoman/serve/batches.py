@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 WINDOW = 0.005  # seconds
-MAX_CHARS = 4096  # of a batch, and so at most as many pieces
+MAX_CHARS = 4096  # of a batch; the engine has its own budget of tokens
 Translate = Callable[[Any, list[str]], Sequence[Any]]  # options, texts -> one result per text
 Waiting = tuple[str, Future[Any]]  # a text and its result
 
@@ -61,10 +61,7 @@ class Batches:
         self._thread.submit(self._run, options)
 
     def _results(self, options: Hashable, texts: list[str]) -> list[Any]:
-        """Return a result or an exception for each text.
-
-        If the batch fails, each text is translated alone, so that only those that cause the error fail.
-        """
+        """Return a result or an exception per text; after an error, one by one."""
         try:
             return list(self._translate(options, texts))
         except Exception as error:

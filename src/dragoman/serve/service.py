@@ -9,13 +9,13 @@ import dataclasses
 import html
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from dragoman.errors import UserError
-from dragoman.languages import Direction, english_name, is_traditional, primary, reads
+from dragoman.languages import Direction, english_name, is_traditional, length, primary, reads
 from dragoman.serve import wire
 from dragoman.serve.batches import Batches
 from dragoman.serve.models import Models
@@ -26,7 +26,7 @@ from dragoman.translation.translator import Translator
 # A line without its outer white space; a tag, or all of a script or a style sheet.
 _LINE = re.compile(r"(\S(?:.*\S)?)")
 _MARKUP = re.compile(r"(<script\b.*?(?:</script[^<>]*>|\Z)|<style\b.*?(?:</style[^<>]*>|\Z)|<[^<>]*>)", re.I | re.S)
-_SAMPLE = 500  # characters that decide the language
+_SAMPLE = 500  # letters that decide the language
 MOST_SENTENCES = 20  # explained
 MOST_PIECES = 80  # of a traced sentence; the answer grows with the square
 TRADITIONAL = "traditional Chinese: the model does not distinguish the scripts"
@@ -43,7 +43,7 @@ class Service:
         results = await asyncio.gather(*(self._translate(text, request) for text in request.texts))
         answer: dict[str, Any] = {"translatedText": [ranks[0] for ranks, _ in results]}
         if request.source == "auto":
-            answer["detectedLanguage"] = [detect(text, self.models.languages)[0] for text in request.texts]
+            answer["detectedLanguage"] = [self.detected(text, request.target)[0] for text in request.texts]
         if request.alternatives:
             answer["alternatives"] = [ranks[1:] for ranks, _ in results]
         if any(warnings for _, warnings in results):
@@ -70,7 +70,24 @@ class Service:
         return list(dict.fromkeys(ranks)), list(dict.fromkeys(warnings))
 
     async def detect(self, request: wire.Detect) -> list[wire.Detected]:
-        return detect(request.q, self.models.languages)
+        return self.detected(request.q)
+
+    def detected(self, text: str, target: str = "") -> list[wire.Detected]:
+        """Return the languages of a text by its script, best first.
+
+        The confidence, 0 to 100, is the share of letters in the script of the language, weighted as in `length`.
+        Languages of one script divide it; those that are translated to `target` come first.
+        """
+        letters = "".join(filter(str.isalpha, text))[:_SAMPLE]
+        total, shares = length(letters), dict.fromkeys(self.models.languages, 0.0)
+        for letter in letters:
+            matches = [language for language in shares if reads(language, letter)]
+            for language in matches:
+                shares[language] += 100 * length(letter) / len(matches) / total
+        sources = [src for src, tgt in self.models.directions if primary(tgt) == primary(target)]
+        best = sorted(filter(shares.get, shares), key=lambda language: (-shares[language], language not in sources))
+        results = [wire.Detected(confidence=round(shares[each], 1), language=spellings(each)[0]) for each in best]
+        return results or [wire.Detected(confidence=0, language="en")]
 
     def direction(self, request: wire.Languages, text: str) -> Direction | None:
         """Return the direction for a text, None if it is in the target language already."""
@@ -81,10 +98,10 @@ class Service:
                 raise UserError(f"{code[:40]} is not supported")
         choices = [each for each in self.models.directions if primary(each.tgt) == primary(target)]
         if source == "auto":
-            matches = [each for each in choices if reads(each.src, text)]
-            source = detect(text, self.models.languages)[0].language
-        else:
-            matches = [each for each in choices if primary(each.src) == primary(source)]
+            best = self.detected(text, target)[0]
+            # No language is detected in a text without letters, e.g. 123.
+            source = best.language if best.confidence or not choices else choices[0].src
+        matches = [each for each in choices if primary(each.src) == primary(source)]
         if not matches and primary(source) != primary(target):
             to, of = (f"{english_name(code)} ({code})" for code in (target, source))
             raise UserError(f"{to} is not available as a target language from {of}")
@@ -103,12 +120,11 @@ class Service:
 
     def languages(self) -> list[wire.Language]:
         """Return the answer of /languages: each spelling of each language."""
-        answer = []
+        rows = list[wire.Language]()
         for language in self.models.languages:
             targets = [code for src, tgt in self.models.directions if src == language for code in spellings(tgt)]
-            for code in spellings(language):
-                answer.append(wire.Language(code=code, name=english_name(code), targets=targets))
-        return answer
+            rows += [wire.Language(code=code, name=english_name(code), targets=targets) for code in spellings(language)]
+        return rows
 
     def explain(self, request: wire.Languages) -> dict[str, Any]:
         """Return pieces, their probabilities, and attention of the first sentences.
@@ -169,22 +185,6 @@ def spellings(language: str) -> list[str]:
     if primary(language) != "zh":
         return [primary(language)]
     return ["zh-Hant", "zt"] if is_traditional(language) else ["zh-Hans", "zh"]
-
-
-def detect(text: str, languages: Sequence[str]) -> list[wire.Detected]:
-    """Return the languages of a text by its script, best first.
-
-    The confidence, 0 to 100, is the share of letters in the script of the language. Languages of one script divide it.
-    """
-    letters = [letter for letter in text[:_SAMPLE] if letter.isalpha()]
-    shares = dict.fromkeys(languages, 0.0)
-    for letter in letters:
-        matches = [language for language in languages if reads(language, letter)]
-        for language in matches:
-            shares[language] += 100 / len(matches) / len(letters)
-    best = sorted((language for language in languages if shares[language]), key=lambda language: -shares[language])
-    results = [wire.Detected(confidence=round(shares[each], 1), language=spellings(each)[0]) for each in best]
-    return results or [wire.Detected(confidence=0, language="en")]
 
 
 def split(text: str, is_html: bool) -> list[str]:

@@ -101,7 +101,7 @@ def problem(error: ValidationError) -> str:
     kind, name = first["type"], first["loc"][:1]
     if not name:
         return "Invalid request: the body is not a JSON object"
-    if kind == "missing" or kind.endswith("too_short"):
+    if any(each["type"].endswith(("missing", "too_short")) for each in error.errors() if each["loc"][:1] == name):
         return f"Invalid request: missing {name[0]} parameter"
     if kind == "literal_error":
         return f"{str(first['input'])[:40]} format is not supported"
