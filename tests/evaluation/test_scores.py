@@ -65,5 +65,5 @@ def test_only_an_evaluation_is_replaced(tmp_path: Path) -> None:
     for pairs in (INTO_EN, INTO_ZH):
         score(pairs, tmp_path / "out")
         assert (tmp_path / "out" / "source.txt").read_text().splitlines() == [pair.src for pair in pairs]
-    with pytest.raises(UserError, match="no evaluation"):
+    with pytest.raises(UserError, match="not an evaluation"):
         score(INTO_EN, tmp_path)

@@ -1,7 +1,6 @@
 """Word vectors of every format reach the embeddings, scaled, and broken files are named."""
 
 import gzip
-import sys
 
 import numpy as np
 import pytest
@@ -41,12 +40,6 @@ def test_broken_file_is_named(tmp_path) -> None:
             path.write_bytes(content)
         with pytest.raises(UserError, match=r"v\.txt: not a file of word vectors"):
             read_vectors(path)
-
-
-def test_missing_gensim_names_its_extra(tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "gensim.models", None)
-    with pytest.raises(UserError, match=r"dragoman\[vectors\]"):
-        read_vectors(tmp_path / "v.txt")
 
 
 def save(path, words: list[str], dimension: int = 32) -> dict[str, np.ndarray]:
