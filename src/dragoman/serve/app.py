@@ -13,6 +13,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 import dragoman
 from dragoman.errors import UserError
@@ -41,7 +42,7 @@ def create_app(models: Models, suggestions: Path, max_chars: int = 50_000, beam:
         responses={"default": {"model": wire.Error}},
     )
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=["*"])
-    for kind in (HTTPException, ValidationError, UserError, TimeoutError, Exception):
+    for kind in (HTTPException, ValidationError, UserError, TimeoutError, ClientDisconnect, Exception):
         app.add_exception_handler(kind, error_answer)
     service = Service(models, suggestions, max_chars, beam)
     _add_information(app, service)
