@@ -100,7 +100,7 @@ def curve_figure(
 
 @_drawing()
 def heat_figure(maps: Mapping[str, Any], xlabel: str, ylabel: str, first: int = 0) -> bytes:
-    """Draw matrices {title: (rows, columns)}, counted from `first`; red is above 0, blue below."""
+    """Draw matrices {title: (rows, columns)}, counted from `first`; red is above 0."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(0.6 + 4.2 * len(maps), 3.8))
