@@ -107,9 +107,11 @@ def heat_figure(maps: Mapping[str, Any], xlabel: str, ylabel: str, first: int = 
     for axes, (title, matrix) in zip(figure.subplots(1, len(maps), squeeze=False).flat, maps.items(), strict=True):
         values = np.asarray(matrix, dtype=np.float32)
         highest = float(np.abs(values).max()) or 1.0
-        image = axes.imshow(values, "RdBu_r", vmin=-highest, vmax=highest, aspect="auto", interpolation="nearest")
-        rows, columns = np.array(values.shape) + first - 0.5
-        image.set_extent((first - 0.5, columns, rows, first - 0.5))
+        low, (bottom, right) = first - 0.5, np.array(values.shape) + first - 0.5
+        extent = (low, right, bottom, low)
+        image = axes.imshow(
+            values, "RdBu_r", vmin=-highest, vmax=highest, aspect="auto", interpolation="nearest", extent=extent
+        )
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.locator_params(integer=True)
         axes.set_title(printable(title), fontsize=11, loc="left")
