@@ -20,14 +20,18 @@ from unittest import mock
 
 import torch
 from clock import Clock, peak_mb, read_clock
-from lightning.pytorch import Callback, LightningModule, Trainer
 
 from dragoman.commands.cli import command
+from dragoman.commands.train import import_lightning
 from dragoman.compose import compose
 from dragoman.config import Config
 from dragoman.data.collate import Batch
 from dragoman.explain.cost import Cost
-from dragoman.training import fit
+
+import_lightning()  # before all that import it, as in train.py
+from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
+
+from dragoman.training import fit  # noqa: E402
 
 NEVER = 10**9  # steps
 COMMON = [

@@ -18,17 +18,19 @@ from torch.nn import functional as F
 from dragoman.config import ModelConfig, PositionConfig
 from dragoman.data.collate import collate
 from dragoman.explain.picture import curve_figure, heat_figure
+from dragoman.masks import key_padding_mask, padding_attn_mask
 from dragoman.model.attention import SCORES, Attention
+from dragoman.model.embedding import Embedding
 from dragoman.model.pooling import AttentionPooling, first_token, masked_mean
 from dragoman.model.position import POSITIONS, sinusoid
 from dragoman.model.transformer import Transformer
 from dragoman.search.greedy import plain_greedy
-from dragoman.special import EOS
+from dragoman.special import EOS, PAD
 
 Values = dict[str, Any]
-WORDS = ["<PAD>", "<UNK>", "<BOS>", "<EOS>", *"好久不见", "long", "time", "no", "see"]
+WORDS = ["<PAD>", "<UNK>", "<BOS>", "<EOS>", *"好久不见", "long", "time", "no", "see", *"我爱你", "I", "love", "you"]
 SRC, TGT = [4, 5, 6, 7], [8, 9, 10, 11]
-PAIRS = [(SRC, TGT), (SRC[::-1], TGT[::-1]), (SRC[:1], TGT[2:]), ([5, 5, 5], TGT[:1])]
+PAIRS = [(SRC, TGT), ([12, 13, 14], [15, 16, 17]), (SRC[::-1], TGT[::-1]), (SRC[:1], TGT[2:]), ([5, 5, 5], TGT[:1])]
 
 
 def bare(d_model: int, score: str = "scaled_dot") -> Attention:
@@ -92,6 +94,16 @@ def mask() -> Values:
     return {"scores": scores, "masked": masked, "before": before, "after": scores.softmax(-1).tril()}
 
 
+def padding() -> Values:
+    """Sequences of three and four words of two components, filled with zeros (note 002)."""
+    words = torch.tensor([[1.0, 2], [1, 3], [1, 5], [8, 10]])
+    padded = torch.stack((words, words))  # (B, T, D)
+    padded[0, 3] = 0
+    mask, layer = key_padding_mask(torch.tensor([[4, 5, 6, PAD], [4, 5, 6, 7]])), bare(2)
+    masked = layer.weights(padded, padded, padding_attn_mask(mask))[0, 0]
+    return {"padded": padded, "mask": mask, "masked": masked, "plain": layer.weights(padded, padded)[0, 0]}
+
+
 def pooling() -> Values:
     """Sentence vectors with a padding mask (note 002), from states with a simple mean."""
     memory = torch.arange(20.0).view(2, 5, 2) / 10  # (B, S, D)
@@ -135,6 +147,20 @@ def scale() -> Values:
     return {"rows": torch.tensor(rows)}
 
 
+def one_hot() -> Values:
+    """Three words as one-hot vectors, and their embedding: a product with the table."""
+    ids = torch.tensor([2, 1, 0])
+    words, embedding = F.one_hot(ids).float(), Embedding(3, 2).requires_grad_(False)
+    embedding.table.weight.copy_(torch.tensor([[1.0, 3], [3, 2], [3, 1]]))
+    table = embedding.scale * embedding.table.weight
+    values = {"words": words, "both": words[0] + words[1], "likeness": words @ words.T, "table": table}
+    return values | {
+        "product": words @ table,
+        "looked_up": embedding(ids),
+        "dense": (words @ table) @ (words @ table).T,
+    }
+
+
 def shift() -> Values:
     """Pieces of the encoder input, the decoder input and the decoder output."""
     batch = collate([SRC], [TGT])
@@ -142,7 +168,7 @@ def shift() -> Values:
 
 
 def trained() -> Transformer:
-    """Train a small model on four pairs until it reproduces them."""
+    """Train a small model on five pairs until it reproduces them."""
     torch.manual_seed(1)
     config = ModelConfig(d_model=32, d_ff=64, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0)
     model = Transformer(config, src_vocab_size=len(WORDS), tgt_vocab_size=len(WORDS))
@@ -157,17 +183,22 @@ def trained() -> Transformer:
 
 
 def loop() -> Values:
-    """Greedy search; each step is (prefix, next word, its probability)."""
-    model, steps = trained(), []
-    memory = model.encode(torch.tensor([[*SRC, EOS]]), None)
+    """Greedy search; a sentence is (source, steps), a step (prefix, next word, its probability)."""
+    model, sentences = trained(), []
+    for src, _ in PAIRS[:2]:
+        steps: list[tuple[list[str], str, float]] = []
+        plain_greedy(partial(_next_logits, model, model.encode(torch.tensor([[*src, EOS]]), None), steps), 20)
+        sentences.append(("".join(WORDS[i] for i in src), steps))
+    return {"sentences": sentences}
 
-    def next_logits(prefix: Tensor) -> Tensor:
-        logits = model.projection(model.decode(prefix, memory, None)[:, -1])
-        probability, word = logits[0].softmax(-1).max(0)
-        steps.append(([WORDS[i] for i in prefix[0]], WORDS[int(word)], float(probability)))
-        return logits
 
-    return {"translation": [WORDS[i] for i in plain_greedy(next_logits, 20)], "steps": steps}
+def _next_logits(
+    model: Transformer, memory: Tensor, steps: list[tuple[list[str], str, float]], prefix: Tensor
+) -> Tensor:
+    logits = model.projection(model.decode(prefix, memory, None)[:, -1])
+    probability, word = logits[0].softmax(-1).max(0)
+    steps.append(([WORDS[i] for i in prefix[0]], WORDS[int(word)], float(probability)))
+    return logits
 
 
 def frequencies(d_model: int, base: float) -> Tensor:
@@ -227,6 +258,20 @@ def t5() -> Values:
     return {"some": torch.stack((some, _scheme("t5").buckets(some))), "picture": picture}
 
 
+def terms() -> Values:
+    """Transformer-XL's scores of three words: each of the four terms, and their sum."""
+    torch.manual_seed(1)
+    position, at = _scheme("transformer_xl", causal=True).layer().requires_grad_(False), torch.arange(3)
+    layer = Attention(8, 1, score="dot", dropout=0.0, position=position)
+    for vector in (position.u, position.v):
+        nn.init.normal_(vector)
+    q, k = torch.randn(2, 1, 1, 3, 8)
+    # The bias is the sum of three terms. Zeros for k and q leave out those with k and those with q.
+    bias, without_k, without_both = (position.bias(*each, at, at) for each in ((q, k), (q, 0 * k), (0 * q, 0 * k)))
+    four = {"a": layer.score(q, k), "b": without_k - without_both, "c": bias - without_k, "d": without_both}
+    return {name: term[0, 0].tril() for name, term in (four | {"sum": layer.score(q, k) + bias}).items()}
+
+
 def alibi() -> Values:
     """Bias of each head by distance; the slope names the line."""
     at, position = torch.arange(33), _scheme("alibi")
@@ -236,7 +281,10 @@ def alibi() -> Values:
     return {"slopes": position.slopes, "picture": partial(curve_figure, lines, "|i - j|", "bias", "ALiBi")}
 
 
-_ALL = (waist, matrices, products, gradient, mask, pooling, shift, loop, heads, scale, pe, rope, t5, alibi)
+_ALL = (
+    one_hot, waist, matrices, products, gradient, padding, mask, pooling, shift, loop, heads, scale, pe, rope, t5,
+    terms, alibi,
+)  # fmt: skip
 EXAMPLES: dict[str, Callable[[], Values]] = {example.__name__: example for example in _ALL}
 PICTURES = ("pe", "products", "rope", "t5", "alibi")
 
