@@ -2,14 +2,21 @@
 
 import shutil
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from dragoman import bundle as bundles
 from dragoman import files
 from dragoman.errors import UserError
+from dragoman.manifest import MANIFEST
+from dragoman.serve.app import create_app
 from dragoman.serve.models import Model, Models
 from dragoman.translation import export
 
@@ -92,3 +99,26 @@ def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str], monkeypat
         arguments: list[Any] = ["--model", str(GOLDEN), "--port", str(listener.getsockname()[1])]
         assert serve.main(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_training_is_watched_while_it_runs(tmp_path: Path) -> None:
+    settings = [f"run_dir={tmp_path / 'run'}", "training.monitor=loss", "trainer.max_steps=300"]
+    command = [sys.executable, "train.py", "experiment=smoke", *settings, "trainer.validate_every=30"]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL) as training:
+        while not (tmp_path / "run" / "bundle" / MANIFEST).exists():
+            assert training.poll() is None
+            time.sleep(0.1)
+        models, steps = Models([tmp_path / "run"]), []
+        Thread(target=models.watch, daemon=True).start()
+        with TestClient(create_app(models, tmp_path / "suggestions.jsonl")) as client:
+            while training.poll() is None:
+                answer = client.post("/translate", json={"q": "好久不见", "source": "zh", "target": "en"})
+                assert answer.status_code == 200
+                (model,) = client.get("/health").json()["models"]
+                steps.append(model["step"])
+                time.sleep(0.2)
+    assert training.returncode == 0
+    assert steps == sorted(steps)
+    assert len(set(steps)) >= 3  # bundles loaded while the training ran
+    assert model["engine"] == "torch"

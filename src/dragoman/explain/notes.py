@@ -95,7 +95,7 @@ def mask() -> Values:
 
 
 def padding() -> Values:
-    """Sequences of three and four words of two components, filled with zeros (note 002)."""
+    """Sequences of three and four words, filled with zeros (note 002)."""
     words = torch.tensor([[1.0, 2], [1, 3], [1, 5], [8, 10]])
     padded = torch.stack((words, words))  # (B, T, D)
     padded[0, 3] = 0
@@ -148,7 +148,7 @@ def scale() -> Values:
 
 
 def one_hot() -> Values:
-    """Three words as one-hot vectors, and their embedding: a product with the table."""
+    """Three one-hot words, and their embedding: a product with the table."""
     ids = torch.tensor([2, 1, 0])
     words, embedding = F.one_hot(ids).float(), Embedding(3, 2).requires_grad_(False)
     embedding.table.weight.copy_(torch.tensor([[1.0, 3], [3, 2], [3, 1]]))
@@ -183,7 +183,10 @@ def trained() -> Transformer:
 
 
 def loop() -> Values:
-    """Greedy search; a sentence is (source, steps), a step (prefix, next word, its probability)."""
+    """Greedy search of two sentences; each is its source and its steps.
+
+    A step is (prefix, next word, its probability).
+    """
     model, sentences = trained(), []
     for src, _ in PAIRS[:2]:
         steps: list[tuple[list[str], str, float]] = []
@@ -259,7 +262,7 @@ def t5() -> Values:
 
 
 def terms() -> Values:
-    """Transformer-XL's scores of three words: each of the four terms, and their sum."""
+    """Transformer-XL's scores of three words: the four terms and their sum."""
     torch.manual_seed(1)
     position, at = _scheme("transformer_xl", causal=True).layer().requires_grad_(False), torch.arange(3)
     layer = Attention(8, 1, score="dot", dropout=0.0, position=position)

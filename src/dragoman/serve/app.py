@@ -28,6 +28,7 @@ FILE_FORMATS = {".txt": "text", ".html": "html"}
 MOST_FILES = 20  # translated files kept in memory for downloads
 MOST_SECONDS = 30.0  # of a request
 MOST_REQUESTS = 256  # in progress
+ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": wire.Error} for code in (400, 413, 429, 503)}
 
 
 def create_app(models: Models, suggestions: Path, max_chars: int = 50_000, beam: int | None = None) -> FastAPI:
@@ -39,7 +40,6 @@ def create_app(models: Models, suggestions: Path, max_chars: int = 50_000, beam:
         # FastAPI's pages of documentation load scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
-        responses={"default": {"model": wire.Error}},
     )
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=["*"])
     for kind in (HTTPException, ValidationError, UserError, TimeoutError, ClientDisconnect, Exception):
@@ -114,7 +114,9 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         return values
 
     def add(path: str, kind: type[BaseModel], answer: Any, work: Callable[[Any], Awaitable[Any]]) -> None:
-        @app.post(path, response_model=answer, response_model_exclude_none=True, openapi_extra=wire.documented(kind))
+        extra = wire.documented(kind)
+
+        @app.post(path, response_model=answer, response_model_exclude_none=True, openapi_extra=extra, responses=ERRORS)
         async def endpoint(request: Request) -> Any:
             async with parameters(kind, request) as values:
                 return await work(limited(values))
@@ -125,7 +127,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
     add("/explain", wire.Languages, dict[str, Any], partial(service.batches.alone, service.explain))
     add("/trace", wire.Trace, dict[str, Any], partial(service.batches.alone, service.trace))
 
-    @app.post("/translate_file", openapi_extra=wire.documented(wire.Upload))
+    @app.post("/translate_file", openapi_extra=wire.documented(wire.Upload), responses=ERRORS)
     async def translate_file(request: Request) -> dict[str, str]:
         async with parameters(wire.Upload, request) as upload:
             suffix, data = Path(upload.file.filename or "").suffix.lower(), await upload.file.read()
@@ -143,7 +145,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
             del files[next(iter(files))]
         return {"translatedFileUrl": str(request.url_for("download_file", name=name))}
 
-    @app.get("/download_file/{name}", response_class=Response)
+    @app.get("/download_file/{name}", response_class=Response, responses={404: {"model": wire.Error}})
     async def download_file(name: str) -> PlainTextResponse:
         if name not in files:
             raise HTTPException(404, "File not found")

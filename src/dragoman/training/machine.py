@@ -75,11 +75,12 @@ def _commit() -> str:
 
 
 def configure_memory() -> None:
-    """Make glibc keep freed memory, torch use huge pages, and oneDNN keep few compiled products.
+    """Set what glibc, torch and oneDNN do with memory.
 
-    Otherwise large buffers are faulted in again at every step, which takes half of its time. And oneDNN, which
+    glibc keeps what is freed: otherwise large buffers are faulted in again at every step, which takes half of its time.
+    torch takes huge pages, 8 % faster; it reads the variable when it allocates its first tensor. oneDNN, which
     multiplies in bf16 on a CPU, compiles a product for each shape and keeps 1,024 of them: gigabytes after an hour.
-    torch reads its variable when it allocates its first tensor.
+    Eight are as fast, because few batches have the same shape.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8")
