@@ -145,7 +145,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
             del files[next(iter(files))]
         return {"translatedFileUrl": str(request.url_for("download_file", name=name))}
 
-    @app.get("/download_file/{name}", response_class=Response, responses={404: {"model": wire.Error}})
+    @app.get("/download_file/{name}", response_class=Response, responses={"4XX": {"model": wire.Error}})
     async def download_file(name: str) -> PlainTextResponse:
         if name not in files:
             raise HTTPException(404, "File not found")
