@@ -1,11 +1,11 @@
 """Inside a trained model: python scripts/bench/inside.py --model runs/zh_en runs/both
 
 One latent space? How often a sentence finds its translation among 500 by the encoder's mean states, centred in each
-language, layer by layer; and the rank of a word's translation among all pieces of a joint table. (A model of one
-direction was not trained on sources in its target language.) Do heads differ, near or far? For 100 pairs: the mean
-distance of each head, as log2 of its ratio to that of equal weights (below 0: near), and the entropy, as a share of
-that of equal weights. Gradient by depth: its norm in each layer of a new model with 12 + 12 layers. Results go to
-runs/bench/inside.
+language, layer by layer; the rank of a word's translation among all pieces of a joint table, and a picture of the
+cosines of words. (A model of one direction was not trained on sources in its target language.) Do heads differ, near or
+far? For 100 pairs: the mean distance of each head, as log2 of its ratio to that of equal weights (below 0: near), and
+the entropy, as a share of that of equal weights. Gradient by depth: its norm in each layer of a new model with 12 + 12
+layers. Results go to runs/bench/inside.
 """
 
 import statistics
@@ -27,7 +27,7 @@ from dragoman.config import ModelConfig
 from dragoman.data.collate import collate
 from dragoman.errors import UserError
 from dragoman.explain.attention_map import attended
-from dragoman.explain.picture import curve_figure, heat_figure
+from dragoman.explain.picture import attention_figure, curve_figure, heat_figure
 from dragoman.masks import padding_attn_mask
 from dragoman.model.pooling import masked_mean
 from dragoman.model.transformer import Transformer
@@ -56,6 +56,7 @@ def main(argv: list[str]) -> None:
     for name, bundle in models:
         percent[name] = retrieval(bundle, pairs)
         rows.append([name, " ".join(f"{x:.1f}" for x in percent[name]), *map(str, ranks(bundle).values())])
+        files.write(FOLDER / f"words_{name}.png", likeness(bundle))
         maps = heads(bundle, pairs[:100])
         files.write(FOLDER / f"heads_{name}.png", heat_figure(maps, "head", "layer", first=1))
         text += "\n" + by_layer(f"{name}: layers of", maps)
@@ -105,18 +106,34 @@ def layers_of(model: Transformer, sentences: list[list[int]]) -> list[Tensor]:
     return [masked_mean(x, batch.src_key_padding_mask) for x in (*states, model.encoder_norm(states[-1]))]
 
 
-def ranks(bundle: Bundle) -> Record:
-    """Median rank of the translation among the pieces near a word; words of several pieces are left out."""
+def word_ids(bundle: Bundle) -> list[list[int]]:
+    """[id of a Chinese word, id of its translation] for each pair whose words are one piece each."""
     pieces = bundle.src_tokenizer.pieces(range(len(bundle.src_tokenizer)))
-    ids, words, places = {piece: i for i, piece in enumerate(pieces)}, WORDS.split(), []
-    table = F.normalize(bundle.model.src_embedding.table.weight.detach(), dim=1)
+    ids, words = {piece: i for i, piece in enumerate(pieces)}, WORDS.split()
+    selected = []
     for zh, en in zip(words[::2], words[1::2], strict=True):
         zh_id, en_id = ids.get(zh, ids.get("▁" + zh)), ids.get("▁" + en)
         if zh_id is not None and en_id is not None:
-            cosines = table @ table[zh_id]
-            # The word itself is before all others, so that the nearest one has rank 1.
-            places.append(int((cosines > cosines[en_id]).sum()))
-    return {"rank": statistics.median(places) if places else "-", "words": len(places), "pieces": len(pieces)}
+            selected.append([zh_id, en_id])
+    return selected
+
+
+def ranks(bundle: Bundle) -> Record:
+    """Median rank of the translation among the pieces near a word."""
+    places, table = [], F.normalize(bundle.model.src_embedding.table.weight.detach(), dim=1)
+    for zh, en in word_ids(bundle):
+        cosines = table @ table[zh]
+        # The word itself is before all others, so that the nearest one has rank 1.
+        places.append(int((cosines > cosines[en]).sum()))
+    return {"rank": statistics.median(places) if places else "-", "words": len(places), "pieces": len(table)}
+
+
+def likeness(bundle: Bundle) -> bytes:
+    """Draw the cosines of Chinese words (rows) and their translations (columns), those below 0 as 0."""
+    ids = torch.tensor(word_ids(bundle)).T
+    zh, en = F.normalize(bundle.model.src_embedding.table.weight.detach()[ids], dim=2)
+    rows, columns = (bundle.src_tokenizer.pieces(each.tolist()) for each in ids)
+    return attention_figure((zh @ en.T).clamp(min=0)[None], rows, columns)
 
 
 def heads(bundle: Bundle, pairs: list[dict[str, str]]) -> dict[str, Tensor]:
