@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import Translator
+from dragoman import Translator, files
 from dragoman.config import SearchConfig
 from dragoman.errors import UserError
 from dragoman.export import argos
@@ -55,7 +55,9 @@ def test_a_package_has_what_argos_reads(folder: Path, golden: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif("ARGOS_PYTHON" not in os.environ, reason="ARGOS_PYTHON: a Python that has argostranslate")
-def test_argos_translates_alike(folder: Path, pairs: list[tuple[str, str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("included", [False, True])
+def test_argos_translates_alike(included: bool, zh_en: Path, pairs: list[tuple[str, str]], tmp_path: Path) -> None:
+    folder = shutil.copytree(files.included("data/pretrained/zh_en") if included else zh_en, tmp_path / "bundle")
     argos.export_bundle(folder)
     texts = [zh for zh, _ in pairs]
     command = [os.environ["ARGOS_PYTHON"], "-c", CLIENT, str(next(folder.glob("*.argosmodel")))]

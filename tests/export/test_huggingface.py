@@ -10,8 +10,9 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
+from dragoman import Translator, files
 from dragoman import bundle as bundles
-from dragoman.config import Config, DataConfig, ModelConfig, PositionConfig, TokenizerConfig
+from dragoman.config import Config, DataConfig, ModelConfig, PositionConfig, SearchConfig, TokenizerConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.export import huggingface, weights
@@ -59,6 +60,22 @@ def test_an_export_loads_with_the_same_weights(folder: Path, tmp_path: Path) -> 
         assert all(torch.equal(tensors.pop(name), tensor) for name, tensor in expected.items())
         assert not tensors
         assert all(getattr(theirs, name) == getattr(ours, name) for name in ("model_config", "search", "meta"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zh_en", "en_zh"])
+def test_transformers_translates_alike_with_the_included_models(
+    name: str, pairs: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    texts = [pair[name == "en_zh"] for pair in pairs]
+    folder = shutil.copytree(files.included("data/pretrained") / name, tmp_path / name)
+    huggingface.export_bundle(folder, texts)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "huggingface")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder / "huggingface")
+    ids = model.generate(**tokenizer(texts, return_tensors="pt", padding=True), num_beams=1, max_new_tokens=100)
+    ours = Translator.load(folder, engine="torch").translate(texts, SearchConfig(kind="greedy", max_length_b=100))
+    assert len(texts) == 100
+    assert tokenizer.batch_decode(ids, skip_special_tokens=True) == [result.text for result in ours]
 
 
 def test_a_run_starts_from_an_export(folder: Path) -> None:

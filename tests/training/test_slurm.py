@@ -94,14 +94,17 @@ def wait_for(condition):
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("partition", ["plain", "grace"])
-def test_a_preempted_job_returns_and_ends_equal(partition, slurm, outcome):
-    """SLURM requeues the job; with grace time slurm.sh does."""
+@pytest.mark.parametrize("event", ["plain", "grace", "USR1"])
+def test_a_stopped_job_returns_and_ends_equal(event, slurm, outcome):
+    """At a preemption SLURM requeues the job; with grace time and after SIGUSR1 slurm.sh does."""
     settings = [*SETTINGS.split(), f"data.cache={slurm.folder / 'cache'}"]
-    run = slurm.folder / "runs" / partition
-    _, log, state = submit(slurm, partition, TRAIN, *settings, f"run_dir={run}")
+    run, partition = slurm.folder / "runs" / event, "plain" if event == "USR1" else event
+    job, log, state = submit(slurm, partition, TRAIN, *settings, f"run_dir={run}")
     wait_for((run / "last.ckpt").exists)
-    slurm("sbatch", "--partition=urgent", "--output=/dev/null", "--wrap=sleep 1")
+    if event == "USR1":
+        slurm("scancel", "--batch", "--signal=USR1", job)
+    else:
+        slurm("sbatch", "--partition=urgent", "--output=/dev/null", "--wrap=sleep 1")
     wait_for(lambda: state()[0] in ("COMPLETED", "FAILED"))
     assert state() == ["COMPLETED", "1"], log.read_text()
     assert "stopped, saved in" in log.read_text()
