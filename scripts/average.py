@@ -5,21 +5,17 @@ bundle, or the first bundle named. The mean of neighbouring checkpoints often tr
 (Vaswani et al. 2017, section 6.1). One bundle with --half is the same model at half the size.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dragoman import bundle
 from dragoman.commands import cli
 from dragoman.errors import UserError
 
-if TYPE_CHECKING:
-    from torch import Size, Tensor
 
-
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("path", nargs="*", help="bundles, or snapshots (.safetensors)")
     parser.add_argument("--run", metavar="FOLDER", help="a run whose snapshots are averaged")
@@ -27,12 +23,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--output", required=True, metavar="FOLDER", help="the new bundle")
     parser.add_argument("--overwrite", action="store_true", help="replace the bundle that is there")
     parser.add_argument("--half", action="store_true", help="store the weights as float16, half the size")
-    return parser
-
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args = parser().parse(argv)
+    args = parser.parse(argv)
     cli.check_at_least_one(args, "last")
     if Path(args.output).exists() and not args.overwrite:
         raise UserError(f"{args.output}: exists already. Use --overwrite to replace it, or name another path")
@@ -46,7 +37,7 @@ def main(argv: list[str]) -> None:
         raise UserError(f"{paths[0]}: no configuration there. Name its run with --run, or a bundle")
     result = bundle.load(source)
     mean = bundle.average(map(weights, paths))
-    if shapes(mean) != shapes(dict(result.model.named_parameters())):
+    if {n: t.shape for n, t in mean.items()} != {n: p.shape for n, p in result.model.named_parameters()}:
         raise UserError(f"{paths[0]}: of another model than {source}. Use files of one run")
     result.model.load_state_dict(mean, strict=False)  # tied parameters appear under their first name
     if len(paths) > 1:
@@ -56,8 +47,8 @@ def main(argv: list[str]) -> None:
     print(f"the mean of {len(paths)}: {args.output}")
 
 
-def weights(path: Path) -> dict[str, Tensor]:
-    """Return the parameters of a bundle or a snapshot."""
+def weights(path: Path) -> dict[str, Any]:
+    """Return the parameters (tensors) of a bundle or a snapshot."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -67,10 +58,6 @@ def weights(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: no weights of a model ({error}). Name a bundle or a .safetensors file") from None
-
-
-def shapes(tensors: dict[str, Tensor]) -> dict[str, Size]:
-    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 if __name__ == "__main__":

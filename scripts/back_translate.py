@@ -17,19 +17,15 @@ from dragoman.errors import UserError
 from dragoman.translation.warning import kind_of
 
 
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("--model", metavar="FOLDER", help="a bundle or run (the newest that reads the input)")
     parser.add_argument("--input", metavar="FILE", required=True, help="lines in the language to translate into later")
     parser.add_argument("--output", metavar="FILE.tsv", default="synthetic.tsv", help="the corpus (synthetic.tsv)")
     parser.add_argument("--overwrite", action="store_true", help="replace a corpus that exists already")
     cli.add_translation_options(parser)
-    return parser
-
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args = parser().parse(argv)
+    args = parser.parse(argv)
     cli.check_at_least_one(args, "batch")
     if not args.output.endswith(".tsv"):
         raise UserError(f"--output {args.output}: the corpus is a TSV. Name a file that ends in .tsv")

@@ -2,11 +2,6 @@
 
 Equal inputs give equal bytes: standard library only, no clock, and of `random` only `Random.random()`, which is the
 same in every version of Python.
-
-    python scripts/build_phrasebook.py                        write {written,composed}/{train,validation,test}.jsonl.gz
-    python scripts/build_phrasebook.py --check                exit 1 for stale files, near copies and rare words; with
-                                                              DRAGOMAN_DATA also for sentences of other test sets
-    python scripts/build_phrasebook.py --sample 50 --seed 3   print pairs for proof-reading
 """
 
 import argparse
@@ -16,6 +11,7 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
@@ -56,14 +52,12 @@ def read_written(folder: Path) -> list[Pair]:
 def compose_all(written: list[Pair]) -> list[Pair]:
     """Compose every template's pairs, without Chinese sentences that are written or that came before."""
     lexicon = read_lexicon(HOME / "grammar")
-    seen = {bare(pair.zh) for pair in written}
-    pairs = []
+    known = {bare(pair.zh) for pair in written}
+    pairs: dict[str, Pair] = {}
     for row in read_table(HOME / "grammar" / "templates.tsv"):
         for pair in compose(row, lexicon, SEED):
-            if bare(pair.zh) not in seen:
-                seen.add(bare(pair.zh))
-                pairs.append(pair)
-    return pairs
+            pairs.setdefault(bare(pair.zh), pair)
+    return [pair for zh, pair in pairs.items() if zh not in known]
 
 
 # -- splits
@@ -122,45 +116,28 @@ def build() -> dict[str, Splits]:
 # -- files
 
 
-def files(corpora: dict[str, Splits]) -> dict[str, str]:
-    """Path below HOME -> its pairs as JSON lines, shuffled."""
-    texts = {}
+def files(corpora: dict[str, Splits]) -> Iterator[tuple[str, str]]:
+    """Yield each path below HOME and its pairs as JSON lines, shuffled."""
     for corpus, splits in corpora.items():
         for name, pairs in splits.items():
             rows = [{"translation": {"zh": pair.zh, "en": pair.en}} for pair in shuffled(pairs)]
-            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-            texts[f"{corpus}/{name}.jsonl.gz"] = "".join(lines)
-    return texts
+            yield f"{corpus}/{name}.jsonl.gz", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def write(corpora: dict[str, Splits], folder: Path) -> None:
     """Write the files; gzip without name and time, so that the bytes depend on the pairs alone."""
-    for path, text in files(corpora).items():
+    for path, text in files(corpora):
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
 
 
 def stale(corpora: dict[str, Splits], folder: Path) -> list[str]:
     """The files that are missing or hold something else."""
-    return [
-        path
-        for path, text in files(corpora).items()
-        if not (folder / path).exists() or gzip.decompress((folder / path).read_bytes()).decode() != text
-    ]
 
+    def is_equal(path: Path, text: str) -> bool:
+        return path.exists() and gzip.decompress(path.read_bytes()).decode() == text
 
-def problems(corpora: dict[str, Splits]) -> list[str]:
-    """Return what --check finds; notes go to stderr."""
-    pairs = read_written(HOME / "sentences")
-    rare = uncovered((HOME / "words.txt").read_text("utf-8").split(), pairs)
-    faults, notes = elsewhere(pairs)
-    print(*notes, f"{len(notes)} pairs stand in another corpus", sep="\n", file=sys.stderr)
-    return [
-        *(f"{path}: stale; run this script" for path in stale(corpora, HOME)),
-        *(f"words.txt: {word} stands in fewer than three sentences" for word in rare),
-        *near_copies(pairs),
-        *faults,
-    ]
+    return [path for path, text in files(corpora) if not is_equal(folder / path, text)]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -178,7 +155,16 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     corpora = build()
     if arguments.check:
-        messages = problems(corpora)
+        pairs = read_written(HOME / "sentences")
+        words = (HOME / "words.txt").read_text("utf-8").split()
+        faults, notes = elsewhere(pairs)
+        print(*notes, f"{len(notes)} pairs stand in another corpus", sep="\n", file=sys.stderr)
+        messages = [
+            *(f"{path}: stale; run this script" for path in stale(corpora, HOME)),
+            *(f"words.txt: {word} stands in fewer than three sentences" for word in uncovered(words, pairs)),
+            *near_copies(pairs),
+            *faults,
+        ]
         print("\n".join(messages) or "nothing to mend")
         return 1 if messages else 0
     write(corpora, HOME)

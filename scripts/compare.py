@@ -24,18 +24,14 @@ from dragoman.translation.translator import Translator
 from evaluate import parse, test_set_of
 
 
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("systems", nargs="+", metavar="SYSTEM", help="an evaluation, a run, or a file of hypotheses")
     parser.add_argument("--direction", metavar="SRC_TGT", help="of a bundle that translates in both")
     parser.add_argument("--tgt", default="en", metavar="CODE", help="with files: the language of the hypotheses (en)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    return parser
-
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args = parse(parser(), argv)
+    args = parse(parser, argv)
     if len(args.systems) < 2:
         raise UserError("SYSTEM: only one. Name at least two")
     result = compare([system(Path(name), args) for name in args.systems])

@@ -19,7 +19,8 @@ from dragoman.doctor.report import examine, page, summary
 from dragoman.errors import UserError
 
 
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("corpora", nargs="*", metavar="CORPUS", help="a file, a folder, or a hub dataset")
     parser.add_argument("--src-path", metavar="FILE", help="source lines, with --tgt-path")
@@ -32,12 +33,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
     parser.add_argument("--output", metavar="FILE.html", help="default: doctor_CORPUS.html, here")
     parser.add_argument("--overwrite", action="store_true", help="replace reports that exist already")
-    return parser
-
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args = parser().parse(argv)
+    args = parser.parse(argv)
     if not args.corpora and not args.src_path:
         raise UserError("CORPUS: missing. Name a corpus, or two aligned files by --src-path and --tgt-path")
     columns = {"name": args.name, "src_column": args.src_column, "tgt_column": args.tgt_column}

@@ -31,7 +31,8 @@ from dragoman.translation.translator import Translator
 CHALLENGE = "challenge.json"
 
 
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--script", choices=("hans", "hant"), help="convert Chinese to Simplified or Traditional")
@@ -39,30 +40,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="a challenge set (the included one)")
     parser.add_argument("--warnings", action="store_true", help="rates of warnings instead of scores, into the card")
     cli.add_translation_options(parser)
-    return parser
-
-
-def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
-    """Return the arguments, after adding the options that name a test set."""
-    parser.add_argument("--corpus", metavar="PATH", help="a file, a folder, or a dataset on the hub")
-    parser.add_argument("--name", help="configuration of a hub dataset, e.g. en-zh")
-    parser.add_argument("--split", default="test", help="train, validation or test (test)")
-    parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
-    parser.add_argument("--src", metavar="FILE", help="plain lines to translate")
-    parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
-    args = parser.parse(argv)
-    if bool(args.src) != bool(args.ref):
-        raise UserError("--src, --ref: one is missing. Give lines to translate, and their references")
-    if args.src and args.corpus:
-        raise UserError("--corpus: does not go with --src and --ref. Remove one")
-    return args
-
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args = parse(parser(), argv)
-    if args.n_best not in (None, 1):
-        raise UserError("--n-best: only the best translation of each line is scored. Remove it")
+    args = parse(parser, argv)
     cli.check_at_least_one(args, "batch")
     if args.challenge is not None and (args.src or args.corpus):
         raise UserError("--challenge: a test set of its own. Remove --src or --corpus")
@@ -95,6 +73,22 @@ def main(argv: list[str]) -> None:
         for score in metrics.values():
             print(score)
     print(f"hypotheses, references, scores: {output}")
+
+
+def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
+    """Return the arguments, after adding the options that name a test set."""
+    parser.add_argument("--corpus", metavar="PATH", help="a file, a folder, or a dataset on the hub")
+    parser.add_argument("--name", help="configuration of a hub dataset, e.g. en-zh")
+    parser.add_argument("--split", default="test", help="train, validation or test (test)")
+    parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
+    parser.add_argument("--src", metavar="FILE", help="plain lines to translate")
+    parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
+    args = parser.parse(argv)
+    if bool(args.src) != bool(args.ref):
+        raise UserError("--src, --ref: one is missing. Give lines to translate, and their references")
+    if args.src and args.corpus:
+        raise UserError("--corpus: does not go with --src and --ref. Remove one")
+    return args
 
 
 def challenge(args: argparse.Namespace, translator: Translator, folder: Path) -> None:

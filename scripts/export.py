@@ -23,7 +23,8 @@ from dragoman.errors import UserError, check_choice
 FORMATS = ("ctranslate2", "huggingface", "argos")
 
 
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(FORMATS)}")
@@ -31,12 +32,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--sentences", metavar="FILE", help="lines that both must translate alike")
     parser.add_argument("--push", metavar="REPO", help="with --to huggingface: upload to OWNER/NAME on the hub")
     parser.add_argument("--dry-run", action="store_true", help="with --push: only show what would be sent")
-    return parser
-
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args = parser().parse(argv)
+    args = parser.parse(argv)
     check_choice("--to", args.to, FORMATS)
     if (args.push or args.dry_run) and not (args.push and args.to == "huggingface"):
         raise UserError("--push: only with --to huggingface, and --dry-run only with --push. Add what is missing")

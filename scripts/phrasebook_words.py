@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 Irregular = dict[str, tuple[str, str]]  # go -> went, gone; good -> better, best
 SLOT = re.compile(r"\{(\w+)(?::(@?\w+))?(?:\.(\w+))?(?:\|(\w+))?\}")  # {name:class.form|subject}
+IRREGULAR_S = {"have": "has", "be": "is", "do": "does", "go": "goes"}
 BE = {"be": {"am": "am", "is": "is", "are": "are"}, "was": {"am": "was", "is": "was", "are": "were"}}
 
 
@@ -23,9 +24,8 @@ class Pair(NamedTuple):
 
 @dataclass(kw_only=True)
 class Word:
-    """One lexicon entry with all its forms, the plain one under the empty name."""
+    """One lexicon entry with all its forms, the plain one under the empty name. Only nouns have the form `many`."""
 
-    kind: str
     link: str = ""  # the class its partner slot draws from
     agree: str = "is"  # am, is or are
     group: str = ""  # two people of one group never meet in a sentence (我 and 我们)
@@ -37,15 +37,13 @@ class Word:
 # -- English forms
 
 
-def third_person(verb: str) -> str:
-    head, _, rest = verb.partition(" ")
-    if head in ("have", "be"):
-        head = {"have": "has", "be": "is"}[head]
-    elif re.search(r"[^aeiou]y$", head):
-        head = head[:-1] + "ies"
-    else:
-        head += "es" if re.search(r"(s|x|z|ch|sh|o)$", head) else "s"
-    return f"{head} {rest}".strip()
+def with_s(word: str) -> str:
+    """The third person of a verb or the plural of a noun."""
+    if word in IRREGULAR_S:
+        return IRREGULAR_S[word]
+    if re.search(r"[^aeiou]y$", word):
+        return word[:-1] + "ies"
+    return word + ("es" if re.search(r"(s|x|z|ch|sh)$", word) else "s")
 
 
 def with_ending(word: str, ending: str) -> str:
@@ -62,8 +60,8 @@ def with_ending(word: str, ending: str) -> str:
 def verb_forms(verb: str, irregular: Irregular) -> dict[str, str]:
     head, _, rest = verb.partition(" ")
     past, done = irregular.get(head, (with_ending(head, "ed"),) * 2)
-    heads = {"": head, "past": past, "done": done, "ing": with_ending(head, "ing")}
-    return {name: f"{form} {rest}".strip() for name, form in heads.items()} | {"s": third_person(verb)}
+    heads = {"": head, "s": with_s(head), "past": past, "done": done, "ing": with_ending(head, "ing")}
+    return {name: f"{form} {rest}".strip() for name, form in heads.items()}
 
 
 def compared(adjective: str, irregular: Irregular) -> dict[str, str]:
@@ -78,17 +76,12 @@ def compared(adjective: str, irregular: Irregular) -> dict[str, str]:
     return {"": adjective, "more": more, "most": most, "evermore": ever}
 
 
-def plural(noun: str) -> str:
-    return noun + ("es" if re.search(r"(s|x|z|ch|sh)$", noun) else "s")
-
-
 # -- rows to words
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
     lines = [line for line in path.read_text("utf-8").splitlines() if line and not line.startswith("#")]
-    rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, restval="")
-    return [{key: value.strip() for key, value in row.items()} for row in rows]
+    return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, restval=""))
 
 
 def noun_word(row: dict[str, str]) -> Word:
@@ -98,25 +91,22 @@ def noun_word(row: dict[str, str]) -> Word:
     """
     zh, en, given = row["zh"], row["en"], row["plural"]
     measure, _, container = row["measure"].partition(":")
-    many = en if given in ("-", "=") else given or plural(en)
+    many = en if given in ("-", "=") else given or with_s(en)
     unit = f"{container} of {en}" if container else en
     zh_forms = {"": zh, "a": zh, "gen": zh, "mw": measure}
     zh_forms |= {"one": f"一{measure}{zh}", "this": f"这{measure}{zh}", "that": f"那{measure}{zh}"}
     en_forms = {"": en, "a": en if container else f"a {en}", "gen": many}
     en_forms |= {"one": f"a {unit}", "this": f"this {unit}", "that": f"that {unit}"}
-    en_forms["many"] = f"{plural(container)} of {en}" if container else many
-    return Word(kind="noun", agree="are" if given == "=" else "is", zh_forms=zh_forms, en_forms=en_forms)
+    en_forms["many"] = f"{with_s(container)} of {en}" if container else many
+    return Word(agree="are" if given == "=" else "is", zh_forms=zh_forms, en_forms=en_forms)
 
 
 def person_word(row: dict[str, str]) -> Word:
     """A person; without a pronoun (my friend) the word takes no part in templates that need one."""
-    zh = {"": row["zh"], "poss": row["zh"] + "的"}
-    en = {"": row["en"], "obj": row["obj"], "poss": row["poss"]}
-    if row["he"]:
-        en |= {"he": row["he"], "his": row["his"]}
-        zh["he"] = row["he_zh"]
-    shared = {key: row[key] for key in ("agree", "group", "owner")}
-    return Word(kind="person", zh_forms=zh, en_forms=en, **shared)
+    zh = {"": row["zh"], "poss": row["zh"] + "的", "he": row["he_zh"]}
+    en = {"": row["en"], "obj": row["obj"], "poss": row["poss"], "he": row["he"], "his": row["his"]}
+    zh, en = ({name: form for name, form in forms.items() if form} for forms in (zh, en))
+    return Word(zh_forms=zh, en_forms=en, agree=row["agree"], group=row["group"], owner=row["owner"])
 
 
 def read_lexicon(folder: Path) -> dict[str, list[Word]]:
@@ -126,11 +116,10 @@ def read_lexicon(folder: Path) -> dict[str, list[Word]]:
     lexicon: dict[str, list[Word]] = defaultdict(list)
     entries = [(row, person_word(row)) for row in tables["people"]]
     entries += [(row, noun_word(row)) for row in tables["nouns"]]
-    plain = tables["words"] + tables["numbers"]
-    for kind, rows, forms in (("verb", tables["verbs"], verb_forms), ("plain", plain, compared)):
-        for row in rows:
+    for name, forms in (("verbs", verb_forms), ("words", compared), ("numbers", compared)):
+        for row in tables[name]:
             en = forms(row["en"], irregular)
-            entries.append((row, Word(kind=kind, link=row["link"], zh_forms={"": row["zh"]}, en_forms=en)))
+            entries.append((row, Word(link=row["link"], zh_forms={"": row["zh"]}, en_forms=en)))
     for row, word in entries:
         for name in row["classes"].split():
             lexicon[name].append(word)
@@ -146,14 +135,14 @@ def read_lexicon(folder: Path) -> dict[str, list[Word]]:
 
 def agreeing(name: str, form: str, subject: Word, words: dict[str, Word]) -> str:
     """Return a verb's present tense after `subject`, or a noun in its number."""
+    if name in BE:
+        return BE[name][subject.agree]
     if name not in words:
-        if name in BE:
-            return BE[name][subject.agree]
-        return third_person(name) if subject.agree == "is" else name
-    word = words[name]
-    if word.kind == "noun":
-        return word.en_forms["many" if subject.zh_forms[""].endswith("们") else form]
-    return word.en_forms["s"] if subject.agree == "is" else word.en_forms[""]
+        return with_s(name) if subject.agree == "is" else name
+    forms = words[name].en_forms
+    if "many" in forms:
+        return forms["many" if subject.zh_forms[""].endswith("们") else form]
+    return forms["s" if subject.agree == "is" else ""]
 
 
 def render(template: str, words: dict[str, Word], language: str) -> str:
@@ -163,9 +152,7 @@ def render(template: str, words: dict[str, Word], language: str) -> str:
         name, _, form, subject = slot.groups(default="")
         if language == "zh":
             return words[name].zh_forms[form]
-        if subject:
-            return agreeing(name, form, words[subject], words)
-        return words[name].en_forms[form] if name in words else agreeing(name, form, words["s"], words)
+        return agreeing(name, form, words[subject], words) if subject else words[name].en_forms[form]
 
     text = SLOT.sub(fill, template)
     if language == "zh":
@@ -180,17 +167,16 @@ def sensible(words: dict[str, Word], flags: str) -> bool:
     """No word twice, no tea or black tea, no my mother with his wife, no bag in itself, no asking myself."""
     fillers = list(words.values())
     zh = [word.zh_forms[""] for word in fillers]
+    nouns = [word.zh_forms[""] for word in fillers if "many" in word.en_forms]
     groups = [word.group for word in fillers if word.group]
-    if len(set(zh)) < len(zh) or len(set(groups)) < len(groups):
-        return False
-    if len({word.owner for word in fillers if word.owner}) > 1:
-        return False
-    nouns = [word.zh_forms[""] for word in fillers if word.kind == "noun"]
-    if any(a != b and b.endswith(a) for a in nouns for b in nouns):
-        return False
-    if any(a != b and b.startswith(a) and b[len(a) :] in ("里", "上", "下面") for a in zh for b in zh):
-        return False
-    return not ("ask" in flags and words["s"].zh_forms[""].startswith("我"))
+    return not (
+        len(set(zh)) < len(zh)
+        or len(set(groups)) < len(groups)
+        or len({word.owner for word in fillers if word.owner}) > 1
+        or any(a != b and b.endswith(a) for a in nouns for b in nouns)
+        or any(b in (f"{a}里", f"{a}上", f"{a}下面") for a in zh for b in zh)
+        or ("ask" in flags and words["s"].zh_forms[""].startswith("我"))
+    )
 
 
 def compose(row: dict[str, str], lexicon: dict[str, list[Word]], seed: int) -> list[Pair]:

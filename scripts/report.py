@@ -14,19 +14,15 @@ from dragoman.commands import cli
 from dragoman.evaluation.report import leaderboard, page
 
 
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a training run")
     parser.add_argument("--language", default="en", choices=("en", "zh"), help="of the page (en)")
     parser.add_argument("--html", metavar="FILE", help="write to this file (one run: default RUN/report.html)")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     parser.add_argument("--levels", nargs="+", type=float, default=[20, 30, 35], help="of validation BLEU (20 30 35)")
-    return parser
-
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args = parser().parse(argv)
+    args = parser.parse(argv)
     runs = list(dict.fromkeys(map(Path, args.runs)))
     is_one, target = len(runs) == 1, args.html
     content = page(runs[0], args.language) if is_one else table(runs, args.levels)

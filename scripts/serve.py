@@ -18,7 +18,8 @@ from dragoman.errors import UserError
 from dragoman.manifest import MANIFEST
 
 
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("--model", nargs="+", metavar="FOLDER", help="bundles or runs (default: the newest run)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
@@ -26,12 +27,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--beam", type=int, metavar="N", help="1 is greedy, several times faster (as in the bundle)")
     parser.add_argument("--suggestions", default="runs/suggestions.jsonl", metavar="FILE", help="where corrections go")
     parser.add_argument("--max-chars", type=int, default=50_000, metavar="N", help="characters of a request (50000)")
-    return parser
-
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args = parser().parse(argv)
+    args = parser.parse(argv)
     cli.check_at_least_one(args, "max-chars", "beam")
     try:
         listener = socket.create_server((args.host, args.port), backlog=2048)

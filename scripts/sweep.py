@@ -3,13 +3,13 @@
 The file gives each setting its values, or the ends of a range (int, or float; log: true for a logarithmic scale):
 
     training.lr: {low: 1e-4, high: 1e-2, log: true}
-    model.dropout: {low: 0.0, high: 0.3}
     model.d_model: [128, 256]
 
-Optuna chooses the values of each trial by the trials before. A trial is a run of its own, runs/NAME/trial-N. It ends
-early if it is worse at a validation than half of the others. A trial that fails is skipped. The same command resumes.
+A trial is a run, runs/NAME/trial-N. It ends early if it is worse at a validation than half of the others. A trial that
+fails is skipped. The same command resumes.
 """
 
+import itertools
 import json
 import shlex
 import sys
@@ -25,21 +25,16 @@ from dragoman.errors import UserError
 from dragoman.metrics import LOWER_IS_BETTER
 
 
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.usage = "%(prog)s experiment=NAME key=value ... --space FILE --trials N"
     parser.add_argument("--space", required=True, metavar="FILE", help="YAML: the values of each setting")
     parser.add_argument("--trials", type=int, required=True, metavar="N", help="trials in all, failed ones included")
-    return parser
+    args, words = parser.parse_known_args(argv)
+    import optuna
+    from optuna.trial import TrialState
 
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args, words = parser().parse_known_args(argv)
-    try:
-        import optuna
-    except ModuleNotFoundError:
-        raise UserError("sweep: Optuna is not installed. Run `pip install optuna`") from None
     base = check_settings(words)
     config, space = compose(base), read_space(Path(args.space), base)
     folder, monitor = Path("runs") / config.name, config.training.monitor
@@ -52,28 +47,25 @@ def main(argv: list[str]) -> None:
         sampler=optuna.samplers.TPESampler(seed=config.seed),
         load_if_exists=True,
     )
-    for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):  # of a sweep that was stopped
-        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-        study.enqueue_trial(trial.params, {"run": number_of(trial)})
-
-    def objective(trial: Any) -> float:
+    # Optuna has no public way to go on with a trial.
+    stopped = [optuna.Trial(study, trial._trial_id) for trial in study.get_trials(states=[TrialState.RUNNING])]
+    new = (study.ask() for _ in range(args.trials - len(study.trials)))
+    for trial in itertools.chain(stopped, new):
         values = [f"{key}={suggest(trial, key, choices)}" for key, choices in space.items()]
-        run = folder / f"trial-{number_of(trial)}"
+        run = folder / f"trial-{trial.number}"
         print(f"{run}: {' '.join(values)}", flush=True)
-        return train(trial, [*base, *values, f"name={config.name}-{run.name}", f"run_dir={run}"], monitor)
-
-    left = args.trials - len({number_of(trial) for trial in study.trials if trial.state.is_finished()})
-    for _ in range(left + sum(not trial.state.is_finished() for trial in study.trials)):
-        study.optimize(objective, n_trials=1, catch=Exception)
+        try:
+            score = train(trial, [*base, *values, f"name={config.name}-{run.name}", f"run_dir={run}"], monitor)
+        except Exception as error:
+            print(f"trial {trial.number} ended: {error}", file=sys.stderr)
+            is_pruned = isinstance(error, optuna.TrialPruned)
+            study.tell(trial, state=TrialState.PRUNED if is_pruned else TrialState.FAIL)
+        else:
+            study.tell(trial, score)
     show(study, monitor)
-    if any(trial.state.name == "COMPLETE" for trial in study.trials):
+    if study.get_trials(states=[TrialState.COMPLETE]):
         best = [*base, *(f"{key}={value}" for key, value in study.best_params.items()), f"name={config.name}-best"]
         print(f"the best: python train.py {shlex.join(best)}")
-
-
-def number_of(trial: Any) -> int:
-    """Return the number of a trial; one that was stopped has a second entry in Optuna."""
-    return trial.user_attrs.get("run", trial.number)
 
 
 def read_space(path: Path, base: list[str]) -> dict[str, Any]:
@@ -114,15 +106,12 @@ def train(trial: Any, settings: list[str], monitor: str) -> float:
                     raise optuna.TrialPruned(f"worse than half of the others at step {step}")
 
     LOGGERS["sweep"] = lambda run_dir, step: Report()
+    config = compose(settings)
+    config.trainer.loggers.append("sweep")
     try:
-        config = compose(settings)
-        config.trainer.loggers.append("sweep")
         bundle = fit(config)
     except Stopped as stopped:
         sys.exit(128 + stopped.signum)
-    except Exception as error:
-        print(f"trial {trial.number} ended: {error}", file=sys.stderr)
-        raise
     return json.loads((bundle.parent / "metrics.json").read_text(encoding="utf-8"))["best"][monitor]
 
 
@@ -136,7 +125,7 @@ def show(study: Any, monitor: str) -> None:
     for trial in study.trials:
         values = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in map(trial.params.get, names))
         value = "" if trial.value is None else f"{trial.value:.3f}"
-        table.add_row(str(number_of(trial)), trial.state.name.lower(), value, *values)
+        table.add_row(str(trial.number), trial.state.name.lower(), value, *values)
     Console().print(table)
 
 

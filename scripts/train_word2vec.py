@@ -20,7 +20,8 @@ from dragoman.data.prepare import Prepared, prepare
 KINDS = {"skipgram": {"sg": 1}, "cbow": {"sg": 0, "cbow_mean": 1}, "cbow_sum": {"sg": 0, "cbow_mean": 0}}
 
 
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.usage = "%(prog)s experiment=NAME key=value ... --output FILE [options]"
     parser.add_argument("--output", required=True, metavar="FILE", help="the vectors, as word2vec's text")
@@ -30,12 +31,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--window", type=int, default=5, metavar="N", help="neighbours on either side (5)")
     parser.add_argument("--epochs", type=int, default=5, metavar="N", help="passes over the sentences (5)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="threads (1)")
-    return parser
-
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args, words = parser().parse_known_args(argv)
+    args, words = parser.parse_known_args(argv)
     cli.check_at_least_one(args, "dim", "window", "epochs", "workers")
     config = compose(check_settings(words))
     from gensim.models import Word2Vec

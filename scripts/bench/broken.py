@@ -5,42 +5,40 @@ removed. Results go to runs/bench/broken: a file for each training, which is not
 curves.png.
 """
 
-import json
 import random
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from tables import Record, markdown
+from loop import train
+from tables import FOLDER as RESULTS
+from tables import Record, markdown, measure_missing
 from torch import Tensor
-from torch.nn import functional as F
 
 from dragoman import files
 from dragoman.commands.cli import Parser, command
 from dragoman.config import ModelConfig, PositionConfig, SearchConfig, TokenizerConfig
-from dragoman.data.collate import collate
+from dragoman.data.collate import Batch, collate
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.explain.page import render
 from dragoman.explain.picture import curve_figure
 from dragoman.model.attention import Attention, _with_causal
 from dragoman.model.layers import Residual
 from dragoman.model.transformer import Transformer
-from dragoman.special import EOS
+from dragoman.special import EOS, PAD
 from dragoman.training.schedule import learning_rate
 from dragoman.translation.engine import translate_ids
 
-ROOT, FOLDER = Path(__file__).parents[2], Path("runs/bench/broken")
+ROOT, FOLDER = Path(__file__).parents[2], RESULTS / "broken"
 N_STEPS, WARMUP, N_SENTENCES, WINDOW = 500, 100, 32, 20
 SIZES: Record = {"d_model": 64, "d_ff": 256, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2, "dropout": 0.0}
 SHOWN = ("好久不见", "我打你。", "你打我。")
 SEARCH = SearchConfig(kind="greedy", max_length_a=0, max_length_b=20)
-
-
 WHOLE = Attention.forward
 
 
@@ -78,21 +76,16 @@ def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--only", nargs="+", default=VARIANTS, choices=VARIANTS, help="trainings (all)")
     args = parser.parse(argv)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name in args.only:
-        if not (FOLDER / f"{name}.json").exists():
-            print(name, flush=True)
-            with mock.patch.object(*PATCHES[name]) if name in PATCHES else nullcontext():
-                files.write(FOLDER / f"{name}.json", json.dumps(measure(name), ensure_ascii=False).encode())
-    records = {name: json.loads(path.read_bytes()) for name in VARIANTS if (path := FOLDER / f"{name}.json").exists()}
+    results = measure_missing(FOLDER, args.only, measure)
+    records = {name: results[name] for name in VARIANTS if name in results}
     text = table(records)
     for name, data in (("table.md", text.encode()), ("index.html", page(records)), ("curves.png", picture(records))):
         files.write(FOLDER / name, data)
     print(text, end="")
 
 
-def measure(name: str, n_steps: int = N_STEPS) -> Record:
-    """Train one model; return its losses, the share of right pairs, and translations."""
+def measure(name: str) -> Record:
+    """Train one model; return its losses, means of WINDOW steps, the share of right pairs, and translations."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
     lines = (ROOT / "data/phrasebook/sentences/people.tsv").read_text(encoding="utf-8").splitlines()
@@ -107,34 +100,34 @@ def measure(name: str, n_steps: int = N_STEPS) -> Record:
     for module in model.modules():
         if isinstance(module, Attention) and name == "mask_after_softmax":
             module.fused = False
-    losses = train(model, name, sources, targets, n_steps)
-    results = [h.ids for (h,) in translate_ids(model, sources[::4], SEARCH, batch_tokens=20)]
-    shown = [h.ids for (h,) in translate_ids(model, tokenizer.encode_batch(SHOWN), SEARCH, batch_tokens=1)]
+
+    def rate(step: int) -> float:
+        # Without a warm-up the rate begins at its peak; after WARMUP steps both rates are equal.
+        at = max(step, WARMUP) if name.endswith("no_warmup") else step
+        return learning_rate("inverse_sqrt", at, peak=3e-3, warmup_steps=WARMUP, max_steps=N_STEPS)
+
+    with mock.patch.object(*PATCHES[name]) if name in PATCHES else nullcontext():
+        losses = train(model, batches(name, sources, targets), rate)
+        results = [h.ids for (h,) in translate_ids(model, sources[::4], SEARCH, batch_tokens=20)]
+        shown = [h.ids for (h,) in translate_ids(model, tokenizer.encode_batch(SHOWN), SEARCH, batch_tokens=1)]
     right = sum(ids == target for ids, target in zip(results, targets[::4], strict=True)) / len(results)
+    losses = [sum(losses[n : n + WINDOW]) / WINDOW for n in range(0, N_STEPS, WINDOW)]
     return {"losses": losses, "right": 100 * right, "shown": [tokenizer.decode(ids) for ids in shown]}
 
 
-def train(model: Transformer, name: str, sources: list[Any], targets: list[Any], n_steps: int) -> list[float]:
-    """Train with AdamW; return the mean loss per token of every WINDOW steps."""
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), fused=True)
-    generator, losses = random.Random(1), []
-    for step in range(1, n_steps + 1):
+def batches(name: str, sources: list[list[int]], targets: list[list[int]]) -> Iterator[Batch]:
+    """Yield random batches, changed where the idea is one of batches."""
+    generator = random.Random(1)
+    for _ in range(N_STEPS):
         chosen = generator.sample(range(len(sources)), N_SENTENCES)
         batch = collate([sources[i] for i in chosen], [targets[i] for i in chosen])
-        tgt_in = batch.tgt_out if name == "no_shift" else batch.tgt_in
-        logits = model(batch.src, tgt_in, None if name == "no_padding_mask" else batch.src_key_padding_mask)
-        places = batch.places if name != "no_end" else (batch.tgt_out.flatten() > EOS).nonzero()[:, 0]
-        loss = F.cross_entropy(logits.flatten(0, 1)[places], batch.tgt_out.flatten()[places])
-        # Without a warm-up the rate begins at its peak; after WARMUP steps both rates are equal.
-        at = max(step, WARMUP) if name.endswith("no_warmup") else step
-        lr = learning_rate("inverse_sqrt", at, peak=3e-3, warmup_steps=WARMUP, max_steps=n_steps)
-        optimizer.param_groups[0]["lr"] = lr
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return [sum(losses[n : n + WINDOW]) / WINDOW for n in range(0, n_steps, WINDOW)]
+        if name == "no_shift":
+            batch.tgt_in = batch.tgt_out
+        if name == "no_padding_mask":
+            batch.src_key_padding_mask.fill_(False)
+        if name == "no_end":
+            batch.tgt_out[batch.tgt_out == EOS] = PAD
+        yield batch
 
 
 def table(records: Record) -> str:

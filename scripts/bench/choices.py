@@ -1,12 +1,8 @@
 """Choices and translation quality: DRAGOMAN_DATA=FOLDER python scripts/bench/choices.py [--only ROW ...]
 
 A small Chinese-English model on tatoeba is the baseline; every other row changes one thing and trains for the same
-number of steps, with three seeds. Each trial is train.py with the settings below, then evaluate.py on the test split
-(beam 5, all references); BLEU is sacrebleu's.
-
-The models see the corpus twice only, and every row has the learning rate of the baseline. The table shows what matters
-early and on little data, not which model would be best in the end. The runs, 45 MB each, and table.md are in
-runs/choices; the same command resumes.
+number of steps, with three seeds, by train.py and evaluate.py. The models see the corpus twice only: the table shows
+what matters early and on little data. The runs, 45 MB each, and table.md are in runs/choices; the same command resumes.
 """
 
 import json
@@ -61,14 +57,10 @@ def main(argv: list[str]) -> None:
 def measure(row: str, seed: int) -> None:
     """Train and evaluate, as far as that is not done."""
     run = FOLDER / f"{row}-{seed}"
+    settings = [*BASELINE, *ROWS[row], f"name={run.name}", f"run_dir={run}", f"seed={seed}"]
     if not (run / SCORES).exists():
-        call("train.py", *BASELINE, *ROWS[row], f"name={run.name}", f"run_dir={run}", f"seed={seed}")
-        call("scripts/evaluate.py", "--model", str(run))
-
-
-def call(program: str, *arguments: str) -> None:
-    """Run a program of this checkout."""
-    subprocess.run([sys.executable, str(ROOT / program), *arguments], stdout=subprocess.DEVNULL, check=True)
+        for program, *arguments in (["train.py", *settings], ["scripts/evaluate.py", "--model", str(run)]):
+            subprocess.run([sys.executable, ROOT / program, *arguments], stdout=subprocess.DEVNULL, check=True)
 
 
 def table() -> str:

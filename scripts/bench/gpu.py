@@ -39,16 +39,15 @@ def main(argv: list[str]) -> None:
         for program in programs(Path(folder)):
             print(program.name, file=sys.stderr, flush=True)
             try:
-                record = run(program, {}, PATIENCE)
+                record = run(program, PATIENCE)
             except UserError as error:  # lack of memory, for example
                 print(error)
                 continue
-            name = program.name.removeprefix("Dragoman ")
             if "sent_s" in record:
-                decoding.append([name, f"{record['sent_s']:,.0f}", f"{record['load_s']:.1f}"])
+                decoding.append([program.name, f"{record['sent_s']:,.0f}", f"{record['load_s']:.1f}"])
             else:
                 speed, mfu = spread(record["tgt_tok_s_windows"]), record["flops_s"] / peak
-                training.append([name, speed, f"{mfu:.1%}", f"{record['peak_gpu_mb']:,}"])
+                training.append([program.name, speed, f"{mfu:.1%}", f"{record['peak_gpu_mb']:,}"])
             table = markdown(["training, bf16", "target tokens/s", "MFU", "peak MB of the GPU"], training)
             page = about + table + "\n" + markdown(["decoding", "sentences/s", "load s"], decoding)
             save("gpu", page)

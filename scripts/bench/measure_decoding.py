@@ -1,8 +1,7 @@
-"""One measurement of decoding.py: python scripts/bench/measure_decoding.py SETTINGS, a JSON object (`Settings`)
+"""One measurement for decoding.py or gpu.py: measure_decoding.py SETTINGS, a JSON object (`Settings`)
 
 Sentences are tokenised, searched and detokenised by one engine, without the splitting into sentences of translate.py,
-as in the peers' programs. Loading is timed apart. A case that would take too long is cut to its first sentences, and
-a run in which other processes used too much of the machine is repeated. The last line of stdout is the result as JSON.
+as in the peers' programs. The last line of stdout is the result as JSON.
 """
 
 import json
@@ -13,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clock import peak_mb, read_clock
+from tables import peak_mb, read_clock
 
 from dragoman import bundle as bundles
 from dragoman.bundle import BundleInfo
@@ -62,8 +61,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         start = read_clock()
         translate(engine, info, probe, settings)
         n_fitting = int(settings.seconds * len(probe) / read_clock().since(start).wall)
-    if n_fitting < len(lines):
-        lines = lines[: max(len(probe), n_fitting // settings.batch * settings.batch)]
+    lines = lines[: max(len(probe), n_fitting // settings.batch * settings.batch)]
     for _ in range(TRIES):
         start = read_clock()
         texts = translate(engine, info, lines, settings)
@@ -87,12 +85,10 @@ def translate(engine: Engine, info: BundleInfo, lines: list[str], settings: Sett
     kind = "beam" if settings.beam > 1 else "greedy"
     search = SearchConfig(kind=kind, beam_size=settings.beam, max_length_a=0.0, max_length_b=LONGEST)
     sources = info.src_tokenizer.encode_batch(lines)
-    if settings.batch == 1:
-        results = [engine([source], search)[0] for source in sources]
-    else:
-        n_tokens = sum(len(source) + 1 for source in sources)
-        batch_tokens = -(-settings.batch * settings.beam * n_tokens // len(sources))
-        results = engine(sources, search, batch_tokens=batch_tokens)
+    n_tokens = sum(len(source) + 1 for source in sources)
+    batch_tokens = -(-settings.batch * settings.beam * n_tokens // len(sources))
+    groups = [sources] if settings.batch > 1 else [[source] for source in sources]
+    results = [hypotheses for group in groups for hypotheses in engine(group, search, batch_tokens=batch_tokens)]
     return [info.tgt_tokenizer.decode(hypotheses[0].ids) for hypotheses in results]
 
 
@@ -108,12 +104,8 @@ def load(settings: Settings, info: BundleInfo) -> Engine:
 
     torch.set_num_threads(settings.threads)
     model = bundles.load(settings.bundle, settings.device).model
-
-    def translate_in_precision(*args: Any, **options: Any) -> list[list[Hypothesis]]:
-        with torch.autocast(settings.device, torch.bfloat16, enabled=settings.precision == "bf16"):
-            return translate_ids(model, *args, **options)
-
-    return translate_in_precision
+    autocast = torch.autocast(settings.device, torch.bfloat16, enabled=settings.precision == "bf16")
+    return autocast(partial(translate_ids, model))
 
 
 if __name__ == "__main__":

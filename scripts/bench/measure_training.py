@@ -1,9 +1,7 @@
-"""One timed training for training.py or gpu.py: measure_training.py SETTINGS
+"""One timed training for training.py or gpu.py: measure_training.py SETTINGS, a JSON object (`Settings`)
 
-SETTINGS is a JSON object with the fields of `Settings`. The run is timed inside `fit`, as train.py calls it: with data
-loading, Lightning's loop and every callback. One more callback counts target tokens without padding, and ends the run.
-Corpus and vocabulary are those of the other programs (the peers, see texts.py) or the phrasebook. The last line of
-stdout is the result as JSON.
+The run is timed inside `fit`, with data loading, Lightning's loop and every callback; one more callback counts target
+tokens without padding, and ends the run. The last line of stdout is the result as JSON.
 """
 
 import contextlib
@@ -19,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from clock import Clock, peak_mb, read_clock
+from tables import Clock, peak_mb, read_clock
 
 from dragoman.commands.cli import command
 from dragoman.commands.train import import_lightning
@@ -110,12 +108,9 @@ class Meter(Callback):
         self.end = 0.0  # of the warm-up, or of the running window
         # Counts of the running window: steps, flops, target tokens, and target positions, padding included.
         self.counts: Counter[str] = Counter()
-        self.windows: list[tuple[Clock, Counter[str]]] = []  # time and counts of each window
-
-    @property
-    def quiet(self) -> list[tuple[Clock, Counter[str]]]:
-        """The windows in which other processes used little of the machine."""
-        return [window for window in self.windows if window[0].others < self.settings.noise]
+        # Time and counts of each window, and of those in which other processes used little of the machine.
+        self.windows: list[tuple[Clock, Counter[str]]] = []
+        self.quiet: list[tuple[Clock, Counter[str]]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = trainer.datamodule  # type: ignore[attr-defined]
@@ -141,7 +136,10 @@ class Meter(Callback):
             torch.cuda.synchronize()
         clock = read_clock()
         if self.start is not None:
-            self.windows.append((clock.since(self.start), self.counts))
+            window = clock.since(self.start), self.counts
+            self.windows.append(window)
+            if window[0].others < self.settings.noise:
+                self.quiet.append(window)
             if len(self.quiet) >= self.settings.windows or len(self.windows) >= 4 * self.settings.windows:
                 raise Enough
         self.start, self.end, self.counts = clock, clock.wall + self.settings.window, Counter()
@@ -150,11 +148,8 @@ class Meter(Callback):
         """Return the figures, under the names that the peers' programs use."""
         is_enough = len(self.quiet) >= self.settings.windows
         windows = self.quiet if is_enough else self.windows
-        seconds = 0.0
-        total: Counter[str] = Counter()
-        for clock, counts in windows:
-            seconds += clock.wall
-            total.update(counts)
+        seconds = sum(clock.wall for clock, _ in windows)
+        total = sum((counts for _, counts in windows), Counter[str]())
         return {
             "tgt_tok_s_windows": [round(counts["tokens"] / clock.wall, 1) for clock, counts in windows],
             "flops_s": total["flops"] / seconds,

@@ -55,8 +55,6 @@ def try_one(copy: Path, path: str, old: str, new: str, tests: str) -> bool:
     """Change one place of the copy, run the tests, and change it back; return whether they failed."""
     file = copy / path if path.startswith("scripts/") else copy / "src" / "dragoman" / path
     text = file.read_text(encoding="utf-8")
-    if text.count(old) != 1:
-        raise UserError(f"mutants.tsv: {path} has '{old}' {text.count(old)} times. Write a text that it has once")
     try:
         file.write_text(text.replace(old, new), encoding="utf-8")
         return run(copy, tests.split())

@@ -1,24 +1,26 @@
 """Programs that measure themselves, each in a process of its own: Dragoman's, and those of other projects (peers).
 
-A program ends with a line of JSON. Peers and their environments are no part of this project: scripts/README.md
-says where to get them. No torch is imported here: on Linux, a process begins with the peak memory of the process
-that started it.
+A program ends with a line of JSON. scripts/README.md says where to get the peers. No torch is imported here: on Linux,
+a process begins with the peak memory of the process that started it.
 """
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tables import Record
+from tables import Record, save
 
-from dragoman.errors import UserError, check_choice
+from dragoman.errors import UserError
 
 # name: (virtual environment, NAME of bench_train_NAME.py or bench_decode_NAME.py, environment variables)
 Peers = dict[str, tuple[str, str, dict[str, str]]]
@@ -35,15 +37,18 @@ DECODERS = _TOOLKITS | {
     "ct2-float32": ("raw", "ct2", {"CT2_TYPE": "float32", **_WORKERS}),
     "ct2-int8": ("raw", "ct2", {"CT2_TYPE": "int8", **_WORKERS}),
 }
+THREADS = os.cpu_count() or 1
+NOISE = 0.04  # share of the machine that other processes may use
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A command; `settings` is its last argument, as JSON. A peer has none: it reads environment variables."""
+    """A command that measures one case."""
 
     name: str
     command: Sequence[str]
-    settings: Record | None = None
+    case: str = ""
+    is_peer: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -55,22 +60,20 @@ class Checkout:
     python: str
     folder: Path
 
-    def program(self, script: str, name: str, settings: Record) -> Program:
-        """One of its programs."""
-        command = [self.python, str(self.folder / script)]
-        return Program(name=f"{self.name} {name}", command=command, settings=settings)
+    def program(self, script: str, name: str, settings: Record, case: str = "") -> Program:
+        """One of its programs; `settings` are its only argument."""
+        command = [self.python, str(self.folder / script), json.dumps(settings)]
+        return Program(name=f"{self.name} {name}", command=command, case=case)
 
 
 THIS = Checkout("Dragoman", sys.executable, Path(__file__).resolve().parent)
 
 
-def add_options(parser: argparse.ArgumentParser, peers: Peers, *, rounds: int) -> None:
+def add_options(parser: argparse.ArgumentParser, peers: Peers) -> None:
     """Add the options that every comparison has."""
-    n_cores, add = os.cpu_count() or 1, parser.add_argument
-    add("--peers", nargs="*", metavar="PEER", help=f"of {', '.join(peers)} (all; none: --peers alone)")
+    add = parser.add_argument
+    add("--peers", nargs="*", default=list(peers), choices=peers, help="(all; none: --peers alone)")
     add("--also", nargs="*", default=[], metavar="NAME=FOLDER", help="other checkouts, each with a .venv")
-    add("--rounds", type=int, default=rounds, metavar="N", help=f"turns of each program ({rounds})")
-    add("--threads", type=int, default=n_cores, metavar="N", help=f"threads of each program ({n_cores})")
 
 
 def checkouts(also: Sequence[str]) -> list[Checkout]:
@@ -78,74 +81,70 @@ def checkouts(also: Sequence[str]) -> list[Checkout]:
     listed = [THIS]
     for entry in also:
         name, _, folder = entry.partition("=")
-        python = Path(folder).absolute() / ".venv" / "bin" / "python"
-        if not folder or not python.exists():
-            raise UserError(f"--also {entry}: there is no {python}. Write NAME=FOLDER of a checkout")
-        listed.append(Checkout(name, str(python), Path(folder).absolute() / "scripts" / "bench"))
+        root = Path(folder).absolute()
+        listed.append(Checkout(name, str(root / ".venv" / "bin" / "python"), root / "scripts" / "bench"))
     return listed
 
 
-def peer_programs(peers: Peers, kind: str, selected: Sequence[str] | None) -> list[Program]:
-    """The peers that are installed; prints a line for each of the others. `kind` is train or decode."""
+def peer_programs(peers: Peers, kind: str, selected: Sequence[str], case: str, settings: Record) -> list[Program]:
+    """The programs of the selected peers for a case; `kind` is train or decode.
+
+    They read their settings from environment variables, BENCH_NAME.
+    """
     home, scripts = (Path(os.environ.get(name, name)) for name in ("BENCH_HOME", "BENCH_SCRIPTS"))
+    shared = {f"BENCH_{name}": str(value) for name, value in settings.items()}
     programs = []
-    for name in peers if selected is None else selected:
-        check_choice("--peers", name, peers)
+    for name in selected:
         venv, script, environment = peers[name]
-        python, path = home / "venvs" / venv / "bin" / "python", scripts / f"bench_{kind}_{script}.py"
-        missing = next((each for each in (python, path) if not each.exists()), None)
-        if missing is None:
-            programs.append(Program(name=name, command=[str(python), str(path)], environment=environment))
-        else:
-            print(f"without {name}: there is no {missing}")
+        command = [str(home / "venvs" / venv / "bin" / "python"), str(scripts / f"bench_{kind}_{script}.py")]
+        programs.append(Program(name=name, command=command, case=case, is_peer=True, environment=shared | environment))
     return programs
 
 
-def in_turns(
-    programs: Sequence[Program], cases: Sequence[str], rounds: int, measure: Callable[[Program, str], Record]
-) -> Iterator[Record]:
-    """Yield a record of each program in each case, round after round; a peer that fails is left out."""
-    failed = set()
-    turns = [(turn, case, program) for turn in range(1, rounds + 1) for case in cases for program in programs]
-    for turn, case, program in turns:
+def compare(
+    name: str, programs: Sequence[Program], rounds: int, patience: float, page: Callable[[list[Record]], str]
+) -> None:
+    """Run the programs, round after round; print the page and write it to runs/bench/NAME.md.
+
+    A peer that is not installed or fails is left out.
+    """
+    failed, runs = set(), []
+    for turn, program in itertools.product(range(1, rounds + 1), programs):
         if program.name in failed:
             continue
-        print(f"round {turn} of {rounds}, {case}: {program.name}", file=sys.stderr, flush=True)
+        print(f"round {turn} of {rounds}, {program.case}: {program.name}", file=sys.stderr, flush=True)
         try:
-            record = measure(program, case)
-        except UserError as error:
-            if program.settings is not None:
+            record = run(program, patience)
+        except (UserError, OSError) as error:
+            if not program.is_peer:
                 raise
             print(f"without {program.name} from here on: {error}")
             failed.add(program.name)
             continue
-        yield record | {"program": program.name, "is_peer": program.settings is None, "case": case}
+        record["noisy"] = record.get("noisy") or record.get("noise", 0.0) >= NOISE
+        runs.append(record | {"program": program.name, "is_peer": program.is_peer, "case": program.case})
+        save(name, page(runs))
+    print(page(runs), end="")
 
 
-def run(program: Program, environment: Mapping[str, str], timeout: float, **settings: object) -> Record:
-    """Run a program and return its last line of JSON. Raises UserError where there is none."""
-    command = list(program.command)
-    if program.settings is not None:
-        command.append(json.dumps(program.settings | settings))
-    variables = {**os.environ, **environment, **program.environment}
-    if command[0] != sys.executable:
+def run(program: Program, patience: float) -> Record:
+    """Run a program for so many seconds at most; return its last line of JSON. Raises UserError where there is none."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "BENCH_THREADS", "CT2_INTER"), str(THREADS))
+    # BENCH_OUT is the file to which a peer appends its results.
+    times = {"BENCH_START": str(time.time()), "BENCH_OUT": os.devnull}
+    variables = {**os.environ, **threads, **times, **program.environment}
+    if program.command[0] != sys.executable:
         variables.pop("PYTHONPATH", None)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        # BENCH_OUT is the file to which a peer appends its results.
-        variables |= {"BENCH_START": str(time.time()), "BENCH_OUT": os.devnull}
+        # A session of its own, because JoeyNMT ends by killing its process group.
+        streams: Any = {"stdout": log, "stderr": log, "start_new_session": True}
         try:
-            # A session of its own, because JoeyNMT ends by killing its process group.
-            subprocess.run(
-                command, env=variables, stdout=log, stderr=log, timeout=timeout, start_new_session=True, check=False
-            )
+            subprocess.run(program.command, env=variables, timeout=patience, check=False, **streams)
         except subprocess.TimeoutExpired:
-            raise UserError(f"{program.name}: did not end within {timeout:.0f} seconds") from None
+            raise UserError(f"{program.name}: did not end within {patience:.0f} seconds") from None
         log.seek(0)
-        lines = [line for line in log.read().splitlines() if line.strip()]
+        lines = log.read().strip().splitlines() or ["none"]
     for line in reversed(lines):
-        _, brace, rest = line.partition("{")
-        try:
-            return json.loads(brace + rest)
-        except ValueError:
-            continue
-    raise UserError(f"{program.name}: ended without figures. Its last line: {lines[-1] if lines else 'none'}")
+        with contextlib.suppress(ValueError):
+            return json.loads(line[line.index("{") :])
+    raise UserError(f"{program.name}: ended without figures. Its last line: {lines[-1]}")

@@ -1,10 +1,8 @@
-"""Losses of `fit` beside a plain training loop: python scripts/bench/same_training.py [--steps 300]
+"""Losses of `fit` beside a plain training loop: python scripts/bench/same_training.py
 
-Beside `fit`, as train.py calls it, stands a plain loop: torch.nn.Transformer in fp32 over padded batches, all logits at
-once into torch's cross-entropy, torch's dropout, AdamW. Both start from the same weights and see the same batches.
-
-Without dropout the losses must agree step by step, up to rounding. With it they can agree only as well as the plain
-loop agrees with itself under other dropout masks.
+The plain loop: torch.nn.Transformer in fp32, all logits at once into torch's cross-entropy, torch's dropout. Both start
+from the same weights and see the same batches. Without dropout the losses must agree step by step, up to rounding; with
+it, as well as the plain loop agrees with itself under other dropout masks.
 """
 
 import dataclasses
@@ -13,12 +11,14 @@ import math
 import sys
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from loop import train
 from measure_training import NEVER, Enough, Settings, configure, fit_with
 from tables import markdown
 from torch import Tensor, nn
@@ -35,33 +35,31 @@ from dragoman.training.module import TranslationModule
 from dragoman.training.progress import ProgressCallback
 from dragoman.training.schedule import learning_rate
 
-EXACT = 50  # steps without dropout
+EXACT, STEPS = 50, 300  # steps without dropout, and with it
 Losses = list[float]  # nats per target token, with label smoothing, of each step
 
 
 @command
 def main(argv: list[str]) -> None:
-    parser = Parser(__doc__)
-    parser.add_argument("--steps", type=int, default=300, metavar="N", help="with dropout (300)")
-    args = parser.parse(argv)
+    Parser(__doc__).parse(argv)
     # Small batches, for many steps; a warm-up that a few hundred steps leave behind.
     overrides = ["data.max_tokens=1024", "training.lr=1e-3", "training.warmup_steps=100"]
     settings = Settings(precision="32", overrides=overrides)
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        print(compare(fit.resolve(configure(settings, Path(folder))), args.steps), end="")
+        print(compare(fit.resolve(configure(settings, Path(folder)))), end="")
 
 
-def compare(config: Config, steps: int) -> str:
+def compare(config: Config) -> str:
     """Train without and with dropout; the page."""
     still = dataclasses.replace(config, model=dataclasses.replace(config.model, dropout=0.0))
-    ours, plain = (train(still, min(steps, EXACT)) for train in (with_fit, with_plain_torch))
+    ours, plain = (trained(still, EXACT) for trained in (with_fit, with_plain_torch))
     largest = max(abs(a - b) for a, b in zip(ours, plain, strict=True))
     curves = {
-        "Dragoman": with_fit(config, steps),
-        "plain torch": with_plain_torch(config, steps),
-        "plain torch, other dropout masks": with_plain_torch(config, steps, masks=2),
+        "Dragoman": with_fit(config, STEPS),
+        "plain torch": with_plain_torch(config, STEPS),
+        "plain torch, other dropout masks": with_plain_torch(config, STEPS, masks=2),
     }
-    third = -(-steps // 3)
+    third = STEPS // 3
     rows = [[name, f"{losses[0]:.4f}", f"{fmean(losses[-third:]):.4f}"] for name, losses in curves.items()]
     return (
         f"Nats per target token, with label smoothing. Without dropout, in {len(ours)} steps, Dragoman and plain "
@@ -96,26 +94,15 @@ def with_fit(config: Config, steps: int) -> Losses:
 
 def with_plain_torch(config: Config, steps: int, *, masks: int | None = None) -> Losses:
     """Train with the plain loop; `masks` is another seed for dropout alone."""
-    c, losses = config.training, []
+    c = config.training
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
         config, data = fit.prepare_data(config, Path(folder), {})
         model = PlainTransformer(fit.make_module(config, data, ProgressCallback(config.trainer)).model)
         if masks is not None:
             torch.manual_seed(masks)
-        optimizer = torch.optim.AdamW(
-            model.parameters(), betas=(c.beta1, c.beta2), eps=1e-9, weight_decay=c.weight_decay, foreach=False
-        )
-        rates: dict[str, Any] = {"peak": c.lr, "warmup_steps": c.warmup_steps, "max_steps": NEVER}
-        for step, batch in enumerate(itertools.islice(data.train_dataloader(), steps), start=1):
-            optimizer.param_groups[0]["lr"] = learning_rate(c.schedule, step, **rates)
-            logits, targets = model(batch.src, batch.tgt_in).flatten(0, 1), batch.tgt_out.flatten()
-            loss = F.cross_entropy(logits, targets, ignore_index=PAD, label_smoothing=c.label_smoothing)
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), c.clip_norm)
-            optimizer.step()
-            losses.append(float(loss.detach()))
-    return losses
+        rate = partial(learning_rate, c.schedule, peak=c.lr, warmup_steps=c.warmup_steps, max_steps=NEVER)
+        batches = itertools.islice(data.train_dataloader(), steps)
+        return train(model, batches, rate, label_smoothing=c.label_smoothing, eps=1e-9, weight_decay=c.weight_decay)
 
 
 class PlainTransformer(nn.Module):
@@ -142,10 +129,10 @@ class PlainTransformer(nn.Module):
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
 
-    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        """(B, S), (B, T) -> logits (B, T, V)."""
+    def forward(self, src: Tensor, tgt_in: Tensor, padding: Tensor) -> Tensor:
+        """(B, S), (B, T), (B, S) -> logits (B, T, V)."""
         later = torch.ones(tgt_in.size(1), tgt_in.size(1), dtype=torch.bool).triu(1)
-        masks = {"tgt_mask": later, "src_key_padding_mask": src == PAD, "memory_key_padding_mask": src == PAD}
+        masks = {"tgt_mask": later, "src_key_padding_mask": padding, "memory_key_padding_mask": padding}
         return F.linear(self.net(self._embed(src), self._embed(tgt_in), **masks), self.emb.weight)
 
     def _embed(self, ids: Tensor) -> Tensor:

@@ -1,14 +1,11 @@
 """Growth of cost: python scripts/bench/scale.py [--only length size batch corpus] [--corpus PATH]
 
 One thing grows at a time: the length of sentences, the size of the model, the tokens of a batch, the pairs of a corpus,
-with one and two processes. Each measurement is a process of its own, on the CPU and in fp32. Beside the costs of
-training stand the operations that explain/cost.py counts: no cost should grow faster than they do.
-
-A corpus is prepared from nothing (cleaning, vocabulary, ids), then its batches are read.
+prepared from nothing with one and two processes. Each measurement is a process of its own, on the CPU and in fp32. No
+cost of training should grow faster than the operations that explain/cost.py counts.
 """
 
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -21,9 +18,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import torch
-from clock import peak_mb
 from pyarrow.parquet import ParquetWriter
-from tables import Record, machine, markdown
+from tables import Record, machine, markdown, peak_mb
+from torch.utils.benchmark import Timer
 
 from dragoman.commands.cli import Parser, command
 from dragoman.compose import compose
@@ -39,7 +36,7 @@ from dragoman.training.machine import configure_memory
 from dragoman.translation.engine import translate_ids
 
 VOCABULARY, N_DECODED = 8_000, 16
-WARM_UP, STEPS, SECONDS = 2, 5, 3.0  # steps not timed; timed at least, for at least so long, as is reading batches
+SECONDS = 3.0  # so long training steps, and reading batches, are timed at least
 SWEEPS: dict[str, list[Record]] = {
     "length": [{"size": "small", "length": n, "tokens": 4096} for n in (16, 32, 64, 128, 256, 512)],
     "size": [{"size": size, "length": 32, "tokens": 1024} for size in ("tiny", "small", "base", "big")],
@@ -107,9 +104,8 @@ def train(size: str, length: int, tokens: int) -> Record:
     batch = collate(sentences(rows, length - 1), sentences(rows, length - 1))
     before, model = peak_mb(), Transformer(config, **sizes).train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    seconds: list[float] = []
-    while len(seconds) < WARM_UP + STEPS or sum(seconds[WARM_UP:]) < SECONDS:
-        start = time.perf_counter()
+
+    def step() -> None:
         optimizer.zero_grad()  # before the forward pass, as in training/module.py
         memory = model.encode(batch.src, batch.src_key_padding_mask)
         states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask).flatten(0, 1)  # (tokens, D)
@@ -117,14 +113,15 @@ def train(size: str, length: int, tokens: int) -> Record:
         (loss / batch.n_tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        seconds.append(time.perf_counter() - start)
+
+    seconds = timer(step).blocked_autorange(min_run_time=SECONDS).median
     flops = sum(Cost(config=config, **sizes).flops(rows, length, length, rows * length).values())
     return {
         "model": size,
         "tokens in a sentence": length,
         "tokens in a batch": tokens,
         "million operations a token": flops / batch.n_tokens / 1e6,
-        "training, ms a token": 1000 * statistics.median(seconds[WARM_UP:]) / batch.n_tokens,
+        "training, ms a token": 1000 * seconds / batch.n_tokens,
         "memory, MB": peak_mb() - before,
         f"translating {N_DECODED}, s": decode(model.eval(), length),
     }
@@ -136,11 +133,12 @@ def decode(model: Transformer, length: int) -> float:
         model.projection.weight[EOS] = 0  # translations end at their maximum length
     search = SearchConfig(kind="greedy", max_length_a=1.0, max_length_b=1)
     sources = sentences(N_DECODED, length - 1)
-    for _ in range(2):  # the first time warms up
-        start = time.perf_counter()
-        translate_ids(model, sources, search, batch_tokens=N_DECODED * length)
-        seconds = time.perf_counter() - start
-    return seconds
+    return timer(lambda: translate_ids(model, sources, search, batch_tokens=N_DECODED * length)).timeit(1).median
+
+
+def timer(function: Callable[[], object]) -> Timer:
+    """A timer, which warms up, with as many threads as training has."""
+    return Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
 
 
 def sentences(n: int, length: int) -> list[list[int]]:

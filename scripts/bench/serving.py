@@ -11,8 +11,9 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -27,6 +28,7 @@ from dragoman.errors import UserError
 
 SERVER = Path(__file__).parents[1] / "serve.py"
 SENTENCES, ROUNDS, CLIENTS = 500, 3, (1, 16, 64)
+LOCAL = threading.local()
 
 
 @command
@@ -49,63 +51,57 @@ def served(model: str) -> Iterator[str]:
     """Start the server in a process of its own, yield its address, and stop it."""
     arguments = [sys.executable, str(SERVER), "--model", model, "--port", "0"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
-        address = next((line.strip() for line in process.stdout or [] if re.match("http", line)), None)
         try:
-            if address is None:
-                raise UserError(f"{model}: the server did not start")
-            yield address
+            yield next(line.strip() for line in process.stdout or [] if re.match("http", line))
+        except StopIteration:
+            raise UserError(f"{model}: the server did not start") from None
         finally:
             process.terminate()
 
 
 def measure(url: str, texts: Sequence[str]) -> dict[str, float]:
     """Return the measurements of one turn."""
-    translate = client(url)
+    connect(url)
     translate(texts[0])
     begin = time.perf_counter()
     together = translate(texts)
-    of_list = time.perf_counter() - begin
-    begin = time.perf_counter()
-    alone = [translate(text) for text in texts]
-    one_by_one = time.perf_counter() - begin
-    record = {"list, s": of_list, "one by one, s": one_by_one, "ratio": one_by_one / of_list}
+    record = {"list, s": time.perf_counter() - begin}
+    known = [{answer} for answer in together]
     wrong = empty = 0
     for n_clients in CLIENTS:
-        shares = [range(k, len(texts), n_clients) for k in range(n_clients)]
         begin = time.perf_counter()
-        with ThreadPoolExecutor(n_clients) as pool:
-            answers = [each for share in pool.map(lambda share: timed(url, texts, share), shares) for each in share]
+        with ThreadPoolExecutor(n_clients, initializer=connect, initargs=(url,)) as pool:
+            answers, times = zip(*pool.map(timed, texts), strict=True)
         seconds = time.perf_counter() - begin
-        wrong += sum(answer not in (alone[i], together[i]) for i, answer, _ in answers)
-        empty += sum(not answer.strip() for _, answer, _ in answers)
-        times = sorted(1000 * spent for _, _, spent in answers)
+        if n_clients == 1:
+            record |= {"one by one, s": seconds, "ratio": seconds / record["list, s"]}
+            known = [{*earlier, answer} for earlier, answer in zip(known, answers, strict=True)]
+        wrong += sum(answer not in earlier for earlier, answer in zip(known, answers, strict=True))
+        empty += sum(not answer.strip() for answer in answers)
         record |= {
             f"{n_clients}: p50, ms": median(times),
-            f"{n_clients}: p99, ms": times[int(0.99 * (len(times) - 1))],
+            f"{n_clients}: p99, ms": sorted(times)[int(0.99 * (len(times) - 1))],
             f"{n_clients}: answers/s": len(texts) / seconds,
         }
     return record | {"different": wrong, "empty": empty}
 
 
-def timed(url: str, texts: Sequence[str], share: Sequence[int]) -> list[tuple[int, str, float]]:
-    """Translate a client's share one by one; return places, answers and seconds."""
-    translate, results = client(url), []
-    for i in share:
-        begin = time.perf_counter()
-        results.append((i, translate(texts[i]), time.perf_counter() - begin))
-    return results
+def connect(url: str) -> None:
+    """Give this thread a connection of its own."""
+    LOCAL.connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
 
 
-def client(url: str) -> Callable[[Any], Any]:
-    """Return a function that translates a text, or a list, over one connection."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
+def translate(q: Any) -> Any:
+    """Translate a text, or a list."""
+    body = json.dumps({"q": q, "source": "zh", "target": "en"})
+    LOCAL.connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+    return json.loads(LOCAL.connection.getresponse().read())["translatedText"]
 
-    def translate(q: Any) -> Any:
-        body = json.dumps({"q": q, "source": "zh", "target": "en"})
-        connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
-        return json.loads(connection.getresponse().read())["translatedText"]
 
-    return translate
+def timed(text: str) -> tuple[str, float]:
+    """Translate; return the answer and the milliseconds."""
+    begin = time.perf_counter()
+    return translate(text), 1000 * (time.perf_counter() - begin)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,22 @@
-"""Machine, tables and result files of the benchmarks. No torch is imported here: see programs.py."""
+"""Clocks, machine, tables and result files of the benchmarks. No torch is imported here: see programs.py."""
 
+import json
 import os
 import platform
 import re
+import resource
 import statistics
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragoman import files
 
 FOLDER = Path("runs/bench")
 Record = dict[str, Any]  # JSON values
+Columns = Mapping[str, Callable[[list[Record]], str]]  # title -> function of the runs of one program
 
 
 def machine() -> str:
@@ -22,10 +27,52 @@ def machine() -> str:
     return f"{cpu}; {platform.system()}, Python {platform.python_version()}"
 
 
+class Clock(NamedTuple):
+    """Seconds: of the wall clock, of all processors in use, of this process on processors."""
+
+    wall: float
+    busy: float
+    own: float
+
+    def since(self, start: "Clock") -> "Clock":
+        """The seconds between two readings."""
+        return Clock(*(now - then for now, then in zip(self, start, strict=True)))
+
+    @property
+    def others(self) -> float:
+        """Share of the machine that other processes used; 0 where the system does not count it."""
+        return max(0.0, self.busy - self.own) / self.wall / (os.cpu_count() or 1)
+
+
+def read_clock() -> Clock:
+    """Read all clocks."""
+    busy = 0.0
+    if (stat := Path("/proc/stat")).exists():
+        fields = [int(field) for field in stat.read_text().split("\n", 1)[0].split()[1:9]]
+        busy = (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # without idle and iowait
+    return Clock(time.perf_counter(), busy, time.process_time())
+
+
+def peak_mb() -> int:
+    """Megabytes of memory that this process and its children held at most."""
+    peaks = [resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return round(sum(peaks) / (2**20 if sys.platform == "darwin" else 2**10))
+
+
 def save(name: str, page: str) -> None:
     """Write runs/bench/NAME.md."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     files.write(FOLDER / f"{name}.md", page.encode())
+
+
+def measure_missing(folder: Path, names: Iterable[str], measure: Callable[[str], Record]) -> dict[str, Record]:
+    """Measure each name that has no file NAME.json in the folder yet; return the records of all files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if not (folder / f"{name}.json").exists():
+            print(name, flush=True)
+            files.write(folder / f"{name}.json", json.dumps(measure(name), ensure_ascii=False).encode())
+    return {path.stem: json.loads(path.read_bytes()) for path in folder.glob("*.json")}
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -34,26 +81,23 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
 
 
-def comparison(
-    runs: Iterable[Record],
-    unit: str,
-    speeds_of: Callable[[list[Record]], list[float]],
-    columns: Mapping[str, Callable[[list[Record]], str]],
-) -> str:
-    """A row for each program, the fastest first, with its speed beside that of the fastest peer with torch.
-
-    `speeds_of` and `columns` take the runs of one program.
-    """
+def comparison(runs: Iterable[Record], unit: str, speeds_of: Callable[[Record], list[float]], columns: Columns) -> str:
+    """A row for each program, the fastest first, with its speed beside that of the fastest peer with torch."""
     groups: dict[str, list[Record]] = {}
     for run in runs:
         groups.setdefault(run["program"], []).append(run)
-    medians = {name: statistics.median(speeds_of(group)) for name, group in groups.items()}
+    speeds = {name: [speed for run in group for speed in speeds_of(run)] for name, group in groups.items()}
+    medians = {name: statistics.median(values) for name, values in speeds.items()}
     peers = [medians[name] for name, group in groups.items() if group[0]["is_peer"] and not name.startswith("ct2-")]
+    columns = {
+        **columns,
+        "peak MB": lambda runs: f"{max(run['peak_rss_mb'] for run in runs):,}",
+        "rounds": lambda runs: f"{len(runs)}" + ", **noisy**" * any(run["noisy"] for run in runs),
+    }
     rows = []
     for name in sorted(groups, key=medians.__getitem__, reverse=True):
         ratio = f"{medians[name] / max(peers):.2f}" if peers else "-"
-        cells = [column(groups[name]) for column in columns.values()]
-        rows.append([name, spread(speeds_of(groups[name])), ratio, *cells])
+        rows.append([name, spread(speeds[name]), ratio, *(column(groups[name]) for column in columns.values())])
     return markdown(["program", unit, "of the fastest torch peer", *columns], rows)
 
 

@@ -1,9 +1,8 @@
 """Bundles of the weights that all decoders of a comparison share: weights.py WEIGHTS DATA FOLDER
 
 The peers' bench_train_torch.py trains a torch.nn.Transformer, and the peers fill their own models with its numbers.
-Here they become bundles of Dragoman, one for each engine.
-
-The last line of stdout is JSON: the settings of each engine for measure_decoding.py.
+Here they become bundles of Dragoman in FOLDER, one for each engine, beside test.en. The last line of stdout is JSON:
+the settings of each engine for measure_decoding.py.
 """
 
 import json
@@ -21,7 +20,6 @@ from dragoman.bundle import Bundle, save
 from dragoman.commands.cli import command
 from dragoman.config import ModelConfig
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.training.machine import cpu_has_bf16
 from dragoman.translation.export import export_bundle
@@ -38,11 +36,6 @@ PARTS = {
 @command
 def main(argv: list[str]) -> None:
     weights, data, folder = map(Path, argv)
-    print(json.dumps({"engines": prepare(weights, data, folder)}))
-
-
-def prepare(weights: Path, data: Path, folder: Path) -> dict[str, Any]:
-    """Fill `folder` with the bundles and test.en. Raises UserError for a missing file."""
     folder.mkdir(parents=True, exist_ok=True)
     copy_data(data, folder, ["test.en"])
     bundle = folder / "torch"
@@ -56,22 +49,19 @@ def prepare(weights: Path, data: Path, folder: Path) -> dict[str, Any]:
         shutil.copytree(bundle, copy)
         export_bundle(copy, sentences, quantization=quantization)
         engines[f"CTranslate2 {quantization}"] = {"bundle": str(copy), "engine": "ctranslate2"}
-    return engines
+    print(json.dumps({"engines": engines}))
 
 
 def write_bundle(weights: Path, vocabulary: Path, folder: Path) -> None:
-    """Write the bundle of `weights`. Raises UserError for a missing file."""
-    if not weights.is_file():
-        raise UserError(f"{weights}: not found. Train it as in scripts/README.md")
+    """Write the bundle of `weights`."""
     saved = torch.load(weights, map_location="cpu", weights_only=True)
     arch, state = saved["arch"], saved["model"]
     config = ModelConfig(
         d_model=arch["d_model"], d_ff=arch["ffn"], n_heads=arch["heads"],
         n_encoder_layers=arch["enc"], n_decoder_layers=arch["dec"],
     )  # fmt: skip
-    size = state["emb.weight"].size(0)
     tokenizer = Tokenizer(vocabulary)
-    model = Transformer(config, src_vocab_size=size, tgt_vocab_size=size)
+    model = Transformer(config, src_vocab_size=len(tokenizer), tgt_vocab_size=len(tokenizer))
     model.load_state_dict(renamed(state))
     both: dict[str, Any] = {"src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer, "src": "en", "tgt": "de"}
     save(Bundle(model=model, model_config=config, **both), folder)

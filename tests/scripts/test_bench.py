@@ -15,7 +15,6 @@ sys.path.insert(0, str(ROOT / "scripts" / "bench"))
 
 import broken  # noqa: E402
 import choices  # noqa: E402
-import clock  # noqa: E402
 import decoding  # noqa: E402
 import inside  # noqa: E402
 import measure_decoding  # noqa: E402
@@ -74,7 +73,7 @@ def test_shared_weights_compute_the_same_in_dragoman(peers: Path, tmp_path: Path
     expected = model(src, tgt, key_padding_mask(src))
     copy = load(tmp_path / "bundle").model
     torch.testing.assert_close(copy(src, tgt, key_padding_mask(src)), expected)
-    torch.testing.assert_close(plain(src, tgt), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(plain(src, tgt, key_padding_mask(src)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_rewritten_text_has_the_peers_pieces(peers: Path, tmp_path: Path) -> None:
@@ -84,8 +83,6 @@ def test_rewritten_text_has_the_peers_pieces(peers: Path, tmp_path: Path) -> Non
     rewriting, plain = (SentencePieceProcessor(model_file=str(folder / "spm.model")) for folder in folders)
     assert after != before
     assert rewriting.encode(before) == plain.encode(after)
-    with pytest.raises(UserError, match=r"absent\.en: not found.*prepare_data\.py"):
-        texts.copy_data(peers, tmp_path, ["absent.en"])
 
 
 @pytest.mark.parametrize("case", decoding.CASES)
@@ -123,38 +120,53 @@ def test_training_is_counted_in_windows(
     assert "| Dragoman 32 |" in training.page([record | {"program": "Dragoman 32", "is_peer": False}])
 
 
-def test_peers_are_those_whose_programs_exist(
+def test_peers_and_checkouts_have_programs_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_HOME", str(tmp_path))
+    monkeypatch.setenv("BENCH_SCRIPTS", "/scripts")
+    (program,) = programs.peer_programs(programs.DECODERS, "decode", ["ct2-int8"], "beam1", {"CASES": "beam1"})
+    assert (program.name, program.case, program.is_peer) == ("ct2-int8", "beam1", True)
+    assert {"CT2_TYPE": "int8", "BENCH_CASES": "beam1"}.items() <= program.environment.items()
+    assert program.command == [f"{tmp_path}/venvs/raw/bin/python", "/scripts/bench_decode_ct2.py"]
+    with pytest.raises(OSError, match="venvs/raw/bin/python"):
+        programs.run(program, 9)
+    old = programs.checkouts(["old=/folder"])[1].program("a.py", "x", {"beam": 4})
+    assert (old.name, old.is_peer) == ("old x", False)
+    assert old.command == ["/folder/.venv/bin/python", "/folder/scripts/bench/a.py", '{"beam": 4}']
+
+
+def test_programs_take_turns_and_failing_peers_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path in ("venvs/raw/bin/python", "scripts/bench_decode_ct2.py"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).touch()
-    monkeypatch.setenv("BENCH_HOME", str(tmp_path))
-    monkeypatch.setenv("BENCH_SCRIPTS", str(tmp_path / "scripts"))
-    (program,) = programs.peer_programs(programs.DECODERS, "decode", ["ct2-int8", "eole"])
-    assert (program.name, program.environment["CT2_TYPE"]) == ("ct2-int8", "int8")
-    assert "without eole" in capsys.readouterr().out
-    with pytest.raises(UserError, match="did you mean 'eole'"):
-        programs.peer_programs(programs.DECODERS, "decode", ["eol"])
-    with pytest.raises(UserError, match="NAME=FOLDER"):
-        programs.checkouts([f"old={tmp_path}"])
+    errors = {"broken": UserError("no figures"), "absent": FileNotFoundError("python")}
+    measured = []
 
+    def run(program: programs.Program, patience: float) -> tables.Record:
+        measured.append((program.name, program.case))
+        if program.name in errors:
+            raise errors[program.name]
+        return {"noise": 0.5}
 
-def test_programs_take_turns_and_failing_peers_leave() -> None:
-    ours = programs.Program(name="ours", command=["x"], settings={})
-    peer = programs.Program(name="peer", command=["y"])
-
-    def measure(program: programs.Program, case: str) -> tables.Record:
-        if program is peer:
-            raise UserError("broken")
-        return {}
-
-    records = list(programs.in_turns([ours, peer], ["a", "b"], 2, measure))
-    assert [f"{record['program']} {record['case']}" for record in records] == 2 * ["ours a", "ours b"]
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    monkeypatch.setattr(programs, "run", run)
+    turns = [
+        programs.Program(name=name, command=[], case=case, is_peer=name in errors)
+        for case in ("a", "b")
+        for name in ("ours", "broken", "absent")
+    ]
+    programs.compare("page", turns, 2, 9, lambda runs: f"{len(runs)} runs, {runs[-1]['noisy']}")
+    assert measured[:3] == [("ours", "a"), ("broken", "a"), ("absent", "a")]
+    assert measured[3:] == [("ours", "b"), ("ours", "a"), ("ours", "b")]
+    out = capsys.readouterr().out
+    assert "without broken from here on: no figures" in out
+    assert "without absent from here on: python" in out
+    assert out.endswith("4 runs, True")
+    assert (tmp_path / "page.md").read_text() == "4 runs, True"
+    with pytest.raises(UserError, match="no figures"):
+        programs.compare("page", [programs.Program(name="broken", command=[])], 1, 9, str)
 
 
 def test_the_fastest_torch_peer_is_the_unit_of_decoding() -> None:
-    shared = {"noise": 0.0, "bleu": 30.0, "sentences": 9, "load_s": 1.0, "peak_rss_mb": 100, "case": "beam1"}
+    shared = {"noisy": False, "bleu": 30.0, "sentences": 9, "load_s": 1.0, "peak_rss_mb": 100, "case": "beam1"}
     speeds = {"Dragoman torch fp32": 12.0, "eole": 6.0, "hf": 3.0, "ct2-int8": 60.0}
     runs = [shared | {"program": name, "is_peer": name[0] != "D", "sent_s": s} for name, s in speeds.items()]
     rows = [line.removeprefix("| ").split(" | ") for line in decoding.page(runs).splitlines()[6:]]
@@ -165,15 +177,21 @@ def test_the_fastest_torch_peer_is_the_unit_of_decoding() -> None:
 def test_values_are_summed_up() -> None:
     assert tables.spread([2000, 1000, 3000]) == "2,000 (1,000-3,000)"
     assert tables.mean_and_deviation([1.0, 3.0]) == "2.00 ± 1.41"
-    assert clock.Clock(wall=1.0, busy=1.0, own=1.0).others == 0
-    assert clock.Clock(wall=1.0, busy=2.0, own=1.0).others > 0
+    assert tables.Clock(wall=1.0, busy=1.0, own=1.0).others == 0
+    assert tables.Clock(wall=1.0, busy=2.0, own=1.0).others > 0
 
 
 def test_positions_are_trained_and_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positions, "LENGTHS", (3,))
     monkeypatch.setattr(positions, "N_TESTS", 4)
-    scores = positions.measure("rope", seed=1, n_steps=2)
+    scores = positions.measure("rope-1", n_steps=2)
     assert set(scores) == {"exact_3", "symbols_3"}
+
+
+def test_only_missing_trials_are_measured(tmp_path: Path) -> None:
+    measure = {"a": {"x": 1}, "b": {"x": 2}}.pop
+    assert tables.measure_missing(tmp_path, ["a"], measure) == {"a": {"x": 1}}
+    assert tables.measure_missing(tmp_path, ["a", "b"], measure) == {"a": {"x": 1}, "b": {"x": 2}}
 
 
 def test_choices_are_compared_with_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +207,7 @@ def test_choices_are_compared_with_the_baseline(tmp_path: Path, monkeypatch: pyt
 
 
 def test_costs_of_a_model_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"SECONDS": 0.0, "STEPS": 1, "WARM_UP": 0, "N_DECODED": 2}.items():
+    for name, value in {"SECONDS": 0.0, "N_DECODED": 2}.items():
         monkeypatch.setattr(scale, name, value)
     assert scale.train(size="tiny", length=8, tokens=64)["million operations a token"] > 1
 

@@ -58,5 +58,20 @@ def test_a_stopped_sweep_resumes_its_trial(sweep):
     code, used, _ = sweep(3, {"trial-1": Stopped(15)})
     assert (code, used) == (143, ["trial-0", "trial-1"])
     code, used, _ = sweep(3, {})
-    assert (code, used) == (0, ["trial-1", "trial-3"])
+    assert (code, used) == (0, ["trial-1", "trial-2"])
     assert sweep(3, {})[1] == []
+
+
+def test_trials_are_real_runs(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(progress.LOGGERS, "sweep", None)
+    (tmp_path / "space.yaml").write_text("training.lr: [1e-3, 3e-3]\n")
+    words = "experiment=smoke training.monitor=loss trainer.max_steps=4 trainer.validate_every=2"
+    main = runpy.run_path(str(SCRIPTS / "sweep.py"))["main"]
+    assert main([*words.split(), "--space", "space.yaml", "--trials", "2"]) == 0
+    printed = capsys.readouterr().out
+    for run in (tmp_path / "runs" / "smoke").glob("trial-*"):
+        assert (run / "bundle" / "model.safetensors").exists()
+        assert f"{json.loads((run / 'metrics.json').read_text())['best']['loss']:.3f}" in printed
+    assert printed.count("complete") == 2
