@@ -133,7 +133,7 @@ class TestLanguages:
 class TestMetrics:
     @pytest.mark.parametrize(("text", "tgt"), [(ENGLISH, "en"), (CHINESE, "zh")])
     def test_a_text_against_itself_is_perfect(self, text: list[str], tgt: str) -> None:
-        scores = metrics.evaluate(hypotheses=text, references=text, tgt=tgt)
+        scores = metrics.evaluate(hypotheses=text, references=[[each] for each in text], tgt=tgt)
         assert [round(scores[name].score, 6) for name in ("bleu", "chrf", "ter")] == [100, 100, 0]
 
     @pytest.mark.parametrize(
@@ -141,7 +141,8 @@ class TestMetrics:
         [("zh", "zh"), ("zh-Hant", "zh"), ("cmn", "zh"), ("yue", "zh"), ("en", "13a"), ("de", "13a")],
     )
     def test_the_tokenizer_follows_the_target_language(self, tgt: str, tokenizer: str) -> None:
-        score = metrics.evaluate(hypotheses=CHINESE, references=CHINESE, tgt=tgt, metrics=("bleu",))["bleu"]
+        references = [[text] for text in CHINESE]
+        score = metrics.evaluate(hypotheses=CHINESE, references=references, tgt=tgt, metrics=("bleu",))["bleu"]
         assert f"tok:{tokenizer}|" in score.signature
 
     def test_ragged_references_score_as_in_sacrebleu(self) -> None:
@@ -156,15 +157,15 @@ class TestMetrics:
 
     def test_ter_of_chinese_counts_characters(self) -> None:
         hypothesis = [CHINESE[0].replace("久", "长")]
-        assert 0 < metrics.evaluate(hypotheses=hypothesis, references=CHINESE[:1], tgt="zh")["ter"].score < 20
+        assert 0 < metrics.evaluate(hypotheses=hypothesis, references=[CHINESE[:1]], tgt="zh")["ter"].score < 20
 
     def test_missing_hypotheses_are_refused(self) -> None:
         with pytest.raises(UserError, match="2 hypotheses but 3"):
-            metrics.evaluate(hypotheses=ENGLISH[:2], references=ENGLISH, tgt="en")
+            metrics.evaluate(hypotheses=ENGLISH[:2], references=[[text] for text in ENGLISH], tgt="en")
 
     def test_an_unknown_metric_is_refused(self) -> None:
         with pytest.raises(UserError, match="bleu, chrf, ter"):
-            metrics.evaluate(hypotheses=ENGLISH, references=ENGLISH, tgt="en", metrics=("rouge",))
+            metrics.evaluate(hypotheses=ENGLISH[:1], references=[ENGLISH[:1]], tgt="en", metrics=("rouge",))
 
 
 class TestConfig:

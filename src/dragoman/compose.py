@@ -6,6 +6,7 @@ Hydra composes values; nothing is instantiated from a file, and Hydra's own sett
 import dataclasses
 import itertools
 import re
+from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -41,19 +42,15 @@ def compose(overrides: list[str]) -> Config:
             composed = hydra_compose("train", overrides=overrides)
         # The schema is applied to the result, because `+key=value` adds keys that Config does not have.
         tree = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.to_container(composed))
-        config = OmegaConf.to_object(tree)
+        config: Any = OmegaConf.to_object(tree)
     # ValueError: model=null
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_explain(error, overrides)) from None
-    assert isinstance(config, Config)
     return config
 
 
 def sweep(overrides: list[str]) -> list[list[str]]:
-    """Return the runs of --multirun, all combinations of the values `key=a,b`.
-
-    The name of each run holds its values.
-    """
+    """Return the settings of each run of --multirun, which is named by its values."""
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except HydraException as error:

@@ -35,12 +35,11 @@ def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[IO[bytes]]
     try:
         with open(part, "wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+        _sync(part)
         if keep_previous and path.exists():
             os.replace(path, previous_of(path))
         os.replace(part, path)
-        fsync_folder(path.parent)
+        _sync(path.parent)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
@@ -65,12 +64,12 @@ def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
         new.mkdir()
         fill(new)
         for path in new.rglob("*"):
-            fsync_folder(path)
+            _sync(path)
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)
             os.replace(folder, old)
         os.replace(new, folder)
-        fsync_folder(folder.parent)
+        _sync(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
@@ -95,7 +94,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def fsync_folder(path: Path) -> None:
+def _sync(path: Path) -> None:
     """Sync the entries of a folder, or the content of a file, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -19,8 +19,6 @@ _NAMES = {
     "ru": "Russian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
 }  # fmt: skip
 _TRADITIONAL = {"zt", "zh-hant", "zh-tw", "zh-hk", "zh-mo"}
-CHINESE = frozenset(("zh", "yue", "lzh"))
-UNSPACED = CHINESE | {"ja", "th", "lo", "km", "my", "bo"}
 SAMPLE = 10_000  # the first characters of a text, which decide its script
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _KANA = re.compile("[\u3040-\u30ff]")
@@ -87,12 +85,12 @@ def english_name(code: str) -> str:
 
 def is_chinese(code: str) -> bool:
     """Whether the language is written in Chinese characters alone."""
-    return primary(code) in CHINESE
+    return primary(code) in ("zh", "yue", "lzh")
 
 
 def is_unspaced(code: str) -> bool:
     """Whether the language is written without spaces."""
-    return primary(code) in UNSPACED
+    return is_chinese(code) or primary(code) in ("ja", "th", "lo", "km", "my", "bo")
 
 
 def reads(language: str, text: str) -> bool:
@@ -101,10 +99,9 @@ def reads(language: str, text: str) -> bool:
     A language without a rule here has any script other than Chinese characters, kana and hangul.
     """
     text = text[:SAMPLE]
-    n_han, n_kana, n_hangul = (len(script.findall(text)) for script in (_HAN, _KANA, _HANGUL))
-    other = sum(map(str.isalpha, text)) - n_han - n_kana - n_hangul
     # A word has fewer of these characters than letters of an alphabet, so each counts as four letters.
-    han, kana, hangul = 4 * n_han, 4 * n_kana, 4 * n_hangul
+    han, kana, hangul = (4 * len(script.findall(text)) for script in (_HAN, _KANA, _HANGUL))
+    other = sum(map(str.isalpha, text)) - (han + kana + hangul) // 4
     if not (han or kana or hangul or other):
         return True
     if is_chinese(language):

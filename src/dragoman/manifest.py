@@ -36,9 +36,9 @@ def verify(folder: Path, names: Iterable[str]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the JSON object in a file of a bundle."""
+    """Read the JSON object in a file of a bundle, a run or an evaluation."""
     if not path.is_file():
-        raise UserError(f"{path.parent}: {path.name} is missing. This is not a complete bundle")
+        raise UserError(f"{path.parent}: {path.name} is missing. This is not a complete bundle or run")
     try:
         return dict(json.loads(path.read_bytes()))
     except (TypeError, ValueError) as error:

@@ -4,19 +4,14 @@ sacrebleu requires the same number of references for every sentence, so `referen
 A repeated reference changes neither BLEU nor chrF, which use the best match.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dragoman.errors import UserError, choose
 from dragoman.languages import is_chinese, is_unspaced, primary
 
-if TYPE_CHECKING:
-    from sacrebleu.metrics.base import Metric
-
-References = Sequence[str | Sequence[str]]  # per sentence: one reference, or several
+References = Sequence[Sequence[str]]  # of each sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +26,7 @@ class Score:
         return f"{self.name} {self.score:.2f}  {self.signature}"
 
 
-def _bleu(tgt: str) -> Metric:
+def _bleu(tgt: str) -> Any:
     from sacrebleu.metrics import BLEU
 
     language = "zh" if is_chinese(tgt) else primary(tgt)
@@ -41,28 +36,28 @@ def _bleu(tgt: str) -> Metric:
         raise UserError(f"BLEU for '{tgt}' needs a tokenizer: pip install 'sacrebleu[{language}]'") from error
 
 
-def _chrf(tgt: str) -> Metric:
+def _chrf(tgt: str) -> Any:
     from sacrebleu.metrics import CHRF
 
     return CHRF()
 
 
-def _ter(tgt: str) -> Metric:
+def _ter(tgt: str) -> Any:
     from sacrebleu.metrics import TER
 
     by_character = is_unspaced(tgt)
     return TER(normalized=by_character, asian_support=by_character)
 
 
-# Name -> constructor for a target language; sacrebleu is imported on the first call.
-METRICS: dict[str, Callable[[str], Metric]] = {"bleu": _bleu, "chrf": _chrf, "ter": _ter}
+# Name -> constructor of sacrebleu's metric for a target language; sacrebleu is imported on the first call.
+METRICS: dict[str, Callable[[str], Any]] = {"bleu": _bleu, "chrf": _chrf, "ter": _ter}
 LOWER_IS_BETTER = {"ter"}
 
 
 def evaluate(
     *, hypotheses: Sequence[str], references: References, tgt: str, metrics: Sequence[str] = ("bleu", "chrf", "ter")
 ) -> dict[str, Score]:
-    """Score a corpus by the named metrics; `references[i]` belongs to `hypotheses[i]`."""
+    """Score a corpus by the named metrics; `references[i]` are of `hypotheses[i]`."""
     if len(hypotheses) != len(references):  # sacrebleu would score the first ones
         raise UserError(f"metrics: {len(hypotheses)} hypotheses but {len(references)} references")
     streams, scores = reference_streams(references), {}
@@ -75,5 +70,4 @@ def evaluate(
 
 def reference_streams(references: References) -> list[list[str]]:
     """Transpose references by sentence to k lists over sentences, for sacrebleu."""
-    lists = [[entry] if isinstance(entry, str) else list(entry) for entry in references]
-    return [[entry[k % len(entry)] for entry in lists] for k in range(max(map(len, lists)))]
+    return [[texts[k % len(texts)] for texts in references] for k in range(max(map(len, references)))]

@@ -21,7 +21,6 @@ def test_places_are_the_targets_without_padding() -> None:
     batch = collate([[5, 6, 7], [8]], [[9], [4, 5]])
     assert batch.tgt_out.flatten()[batch.places].tolist() == [9, EOS, 4, 5, EOS]
     assert batch.n_tokens == 5
-    assert batch.padding_share == pytest.approx(3 / 14)
 
 
 def test_tags_stand_before_the_sources() -> None:

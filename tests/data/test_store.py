@@ -38,4 +38,5 @@ def test_texts_are_read_as_written(tmp_path: Path) -> None:
     with ragged_writer(tmp_path / "texts") as append:
         append(b"".join(encoded), list(map(len, encoded)))
     stored = Ragged(tmp_path / "texts")
-    assert list(map(stored.text, range(len(stored)))) == texts
+    assert stored.texts(np.arange(len(stored))) == texts
+    assert stored.texts(np.array([3, 0])) == [texts[3], texts[0]]

@@ -101,7 +101,7 @@ def test_a_level_of_the_start_of_an_adaptation_needs_no_time(tmp_path: Path) -> 
 
 def test_the_script_writes_and_refuses(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert script.main([str(tmp_path)]) == 2
-    assert "not a run" in capsys.readouterr().err
+    assert "metrics.json is missing" in capsys.readouterr().err
     (file := tmp_path / "table.html").write_text("mine")
     assert script.main([str(run), str(run) + "/../mine", "--html", str(file)]) == 2
     assert file.read_text() == "mine"

@@ -48,9 +48,9 @@ def test_the_recorded_command_gives_the_same_scores(pairs: list[Pair], tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "options"), [(INTO_EN, "-tok 13a"), (INTO_ZH, "-tok zh --ter-normalized --ter-asian-support")]
+    ("pairs", "options"), [(INTO_EN, "-l zh-en"), (INTO_ZH, "-l en-zh --ter-normalized --ter-asian-support")]
 )
-def test_the_recorded_command_names_the_tokenizer(pairs: list[Pair], options: str, tmp_path: Path) -> None:
+def test_the_recorded_command_names_the_languages(pairs: list[Pair], options: str, tmp_path: Path) -> None:
     assert score(pairs, tmp_path / "out")[1].endswith(options)
 
 

@@ -21,7 +21,8 @@ def random_maps(n_src: int, n_tgt: int) -> dict[str, torch.Tensor]:
 
 def make_page(src: str, tgt: str) -> str:
     pieces = {"src": [src, "！", "</s>"], "tgt_in": ["<s>", tgt], "tgt_out": [tgt, "</s>"]}
-    return attention_page(random_maps(3, 2), pieces, source=src, translation=tgt).decode()
+    page = attention_page(random_maps(3, 2), pieces, source=src, translation=tgt, languages=("zh", "en"))
+    return page.decode()
 
 
 PLAIN = make_page("你好", "hello")

@@ -51,7 +51,7 @@ def test_snapshots_hold_the_validated_weights(straight, checkpoint_of):
 
 def test_loggers_get_curves_samples_and_pictures(straight):
     tags = EventAccumulator(str(straight / "tensorboard")).Reload().Tags()
-    names = ("loss", "perplexity", "learning_rate", "gradient_norm", "tokens_per_second", "padding_share")
+    names = ("loss", "perplexity", "learning_rate", "gradient_norm", "tokens_per_second")
     assert {f"train/{name}" for name in names} <= set(tags["scalars"])
     scores = ("loss", "perplexity", "bleu", "chrf", "exact", "bleu_farm", "exact_town")
     assert {f"validation/{name}" for name in scores} <= set(tags["scalars"])

@@ -133,6 +133,26 @@ def test_validation_loss_is_unsmoothed_and_of_the_average(make_model, batches_of
     assert module.validation_loss() == pytest.approx(float(expected), rel=1e-5)
 
 
+def test_dropout_depends_on_seed_batch_and_rank_alone(make_model, batches_of, train_module, monkeypatch):
+    """Other random numbers, as of a validation, do not matter; without them a resumed run has the same masks."""
+
+    def losses_of(seed):
+        model, losses = make_model(dropout=0.5), []
+        torch.manual_seed(seed)
+        module = TranslationModule(model, TrainingConfig(lr=0.0), max_steps=3)
+        note = on_step(lambda: losses.append(module.measured["loss"]))
+        train_module(module, batches_of(4) * 3, callbacks=[note, on_step(lambda: torch.rand(seed))])
+        return losses
+
+    first = losses_of(1)
+    assert len(set(first)) == 3
+    torch.rand(5)
+    assert losses_of(1) == first
+    assert not set(losses_of(2)) & set(first)
+    monkeypatch.setattr(Trainer, "global_rank", 1)
+    assert not set(losses_of(1)) & set(first)
+
+
 def spoil(module, bad_steps):
     """Make the gradients of these steps NaN."""
     parameter = next(module.model.parameters())

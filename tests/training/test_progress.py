@@ -15,7 +15,7 @@ def run_steps(callback, monkeypatch, *, terminal):
     module = SimpleNamespace(measured={"loss": 2.5, "nll": 2.0, "lr": 1e-3, "gradient_norm": 1.0, "tokens": 100.0})
     trainer = SimpleNamespace(is_global_zero=True, global_step=0, world_size=1, accumulate_grad_batches=1, loggers=[])
     trainer.fit_loop = SimpleNamespace(epoch_loop=SimpleNamespace())
-    batch = SimpleNamespace(n_tokens=100, padding_share=0.1)
+    batch = SimpleNamespace(n_tokens=100)
     callback.on_train_start(trainer, module)
     for i in range(2):
         trainer.global_step = i + 1

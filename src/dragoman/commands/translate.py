@@ -11,16 +11,13 @@ import dataclasses
 import json
 import sys
 from contextlib import ExitStack
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import dragoman
 from dragoman.commands import cli
 from dragoman.errors import UserError
 from dragoman.languages import Direction
-from dragoman.translation.translator import Translation
-
-if TYPE_CHECKING:
-    from dragoman.explain.attention_map import Attended
+from dragoman.translation.translator import Translation, Translator
 
 
 def parser() -> cli.Parser:
@@ -83,8 +80,7 @@ def main(argv: list[str]) -> None:
             line = as_json(result) if args.json else as_text(result)
             (out or sys.stdout.buffer).write(line.encode() + b"\n")
             if picture:
-                attended = translator.attend(args.text[0], result.text, direction=str(direction))
-                picture.write(drawing(attended, args.attention, args.text[0], result.text, direction))
+                picture.write(attention(translator, args, result, direction))
     if args.strict and n_warnings:
         sys.exit(3)
 
@@ -104,10 +100,12 @@ def check(args: argparse.Namespace) -> None:
         raise UserError("--pooling needs --embed")
 
 
-def drawing(attended: "Attended", path: str, source: str, translation: str, languages: Direction) -> bytes:
-    """Return the attention as a page or as a picture, by the suffix of `path`."""
+def attention(translator: Translator, args: argparse.Namespace, result: Translation, languages: Direction) -> bytes:
+    """Return the attention as a page or as a picture, by the suffix of --attention."""
+    source, translation = args.text[0], result.text
+    attended = translator.attend(source, translation, direction=str(languages))
     maps, pieces = attended.maps, attended.pieces
-    if path.lower().endswith(".html"):
+    if args.attention.lower().endswith(".html"):
         from dragoman.explain.page import attention_page
 
         return attention_page(maps, pieces, source=source, translation=translation, languages=languages)

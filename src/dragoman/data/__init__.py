@@ -6,6 +6,5 @@ readers     formats of corpus files: READERS            batching    lengths to b
 corpora     files, folders and hub datasets by name     collate     ids to one padded Batch
 cleaning    repairs, filters, duplicates, the report    datamodule  all of it as a LightningDataModule
 tokenizer   text to ids and back                        sentences   long texts to sentences
-texts       raw rows to clean sentences on disk         processes   work on chunks in several processes
-lexicon     which pieces translate which
+lexicon     which pieces translate which                processes   work on chunks in several processes
 """

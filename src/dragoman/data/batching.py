@@ -40,11 +40,10 @@ def _boundaries(longest: np.ndarray, max_tokens: int) -> np.ndarray:
 
 def _sorted_pairs(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
     """Return pair indices (n,), longest first; `rng` shuffles pairs of equal lengths."""
-    longest, difference = np.maximum(src, tgt).astype(np.int64), src.astype(np.int64) - tgt
-    width = 2 * int(longest.max(initial=0)) + 1
-    keys = np.where(longest % 2 == 0, difference, -difference) - longest * width
-    order = np.arange(len(keys)) if rng is None else rng.permutation(len(keys))
-    return order[keys[order].argsort(kind="stable")]
+    longest = np.maximum(src, tgt)
+    difference = np.where(longest % 2 == 0, src - tgt, tgt - src)
+    order = np.arange(len(longest)) if rng is None else rng.permutation(len(longest))
+    return order[np.lexsort((difference[order], -longest[order]))]
 
 
 class BatchPlan:
@@ -84,6 +83,5 @@ class BatchPlan:
             order = np.concatenate([longest_first, order[order >= len(longest_first)]])
         # np.resize repeats the order from its beginning, so that every rank has the same number of batches.
         order = np.resize(order, self.batches_per_epoch * self._world_size)
-        selected = order[self._rank :: self._world_size]
-        starts, stops = self._boundaries[selected], self._boundaries[selected + 1]
-        return [pairs[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        batches = np.split(pairs, self._boundaries[1:-1])
+        return [batches[i] for i in order[self._rank :: self._world_size]]

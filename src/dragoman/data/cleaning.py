@@ -6,14 +6,13 @@ overlong side. Duplicates, leaks and splits taken from train are computed on 64-
 
 import hashlib
 import html
-import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, repeat
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,31 +43,24 @@ class Report:
     read: Counter[str] = field(default_factory=Counter)
     repaired: Counter[str] = field(default_factory=Counter)
     kept: Counter[str] = field(default_factory=Counter)
-    dropped: dict[str, Counter[str]] = field(default_factory=dict)
+    dropped: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
-    @classmethod
-    def read_from(cls, path: Path) -> "Report":
-        """Read a report that was written as JSON."""
-        data = json.loads(path.read_bytes())
-        dropped = {split: Counter(reasons) for split, reasons in data.pop("dropped").items()}
-        return cls(dropped=dropped, **{name: Counter(counts) for name, counts in data.items()})
-
-    def add(self, other: "Report") -> None:
-        """Add the counts of another report."""
-        self.read.update(other.read)
-        self.repaired.update(other.repaired)
-        for split, reasons in other.dropped.items():
-            self.dropped.setdefault(split, Counter()).update(reasons)
+    def add(self, counts: Mapping[str, Any]) -> None:
+        """Add the attributes of another report, or its JSON."""
+        for name in ("read", "repaired", "kept"):
+            getattr(self, name).update(counts[name])
+        for split, reasons in counts["dropped"].items():
+            self.dropped[split].update(reasons)
 
     def drop(self, split: str, reason: str, n: int = 1) -> None:
         """Count `n` dropped pairs."""
         if n:
-            self.dropped.setdefault(split, Counter())[reason] += n
+            self.dropped[split][reason] += n
 
     def reasons(self, split: str) -> str:
         """Return the reasons for the dropped pairs of a split, with their counts."""
-        counts = self.dropped.get(split, Counter()).most_common()
-        return ", ".join(f"{reason} {n:,}" for reason, n in counts)
+        counts = self.dropped.get(split, Counter())
+        return ", ".join(f"{reason} {n:,}" for reason, n in counts.most_common())
 
     def table(self) -> str:
         """Return the report as lines for the terminal."""
@@ -177,15 +169,14 @@ def _repair(text: str, convert: Callable[[str], str]) -> str:
 
 def _wrong_script(text: str, language: str) -> bool:
     """Whether Chinese text has no Han, or text of a WITHOUT_HAN language has some."""
-    if is_chinese(language):
-        return HAN.search(text) is None
-    return primary(language) in WITHOUT_HAN and HAN.search(text) is not None
+    has_han = HAN.search(text) is not None
+    return not has_han if is_chinese(language) else has_han and primary(language) in WITHOUT_HAN
 
 
-def hashes(*sides: Iterable[str]) -> np.ndarray:
+def hashes(pairs: Iterable[tuple[str, str]]) -> np.ndarray:
     """(2, n) uint64 of n pairs: a hash per sentence, the same on every machine."""
-    digests = (b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in side) for side in sides)
-    return np.stack([np.frombuffer(digest, np.uint64) for digest in digests])
+    digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for pair in pairs for text in pair)
+    return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2).T
 
 
 def pair_hashes(sentences: np.ndarray) -> np.ndarray:
@@ -224,25 +215,25 @@ def assign_splits(
     `train` and `given`, the held-out pairs of the corpora, are hashes. `sizes` are those of the new splits, taken
     from train; no pair of the mask `synthetic` is in them. Duplicates and leaks are counted in `report`.
     """
-    keep = first_occurrences(pair_hashes(train))
-    report.drop("train", DUPLICATE, int((~keep).sum()))
-    leaking = leaks(train, given, sentence=leak == "sentence") | (synthetic & leaks(train, given, sentence=True))
-    leaking &= keep
-    report.drop("train", LEAK, int(leaking.sum()))
-    keep &= ~leaking
+    keep = np.ones(train.shape[1], bool)
+
+    def drop(mask: np.ndarray, reason: str) -> None:
+        report.drop("train", reason, int((keep & mask).sum()))
+        keep[mask] = False
+
+    drop(~first_occurrences(pair_hashes(train)), DUPLICATE)
+    drop(leaks(train, given, sentence=leak == "sentence") | (synthetic & leaks(train, given, sentence=True)), LEAK)
     splits: dict[str, np.ndarray] = {}
-    held_out = given
+    chosen = train[:, :0]
     for split, size in sizes.items():
         # A split taken from train shares no sentence with the others, for every data.leak.
-        candidates = np.flatnonzero(keep & ~synthetic & ~leaks(train, held_out, sentence=True))
+        shared = leaks(train, np.hstack([given, chosen]), sentence=True)
+        candidates = np.flatnonzero(keep & ~synthetic & ~shared)
         if len(candidates) > 1:
             splits[split] = _hold_out(train, candidates, size)
             keep[splits[split]] = False
-            held_out = np.hstack([held_out, train[:, splits[split]]])
-    if splits:
-        shared = keep & leaks(train, train[:, np.concatenate(list(splits.values()))], sentence=True)
-        report.drop("train", SHARED, int(shared.sum()))
-        keep &= ~shared
+            chosen = np.hstack([chosen, train[:, splits[split]]])
+    drop(leaks(train, chosen, sentence=True), SHARED)
     return np.flatnonzero(keep), splits
 
 

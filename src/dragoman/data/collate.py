@@ -24,7 +24,7 @@ Flat = tuple[np.ndarray, np.ndarray]
 class Batch:
     """B pairs with S source and T target positions; int64 ids, padded on the right.
 
-    `n_tokens`, `places` and `padding_share` are computed on the CPU, so that reading them needs no GPU synchronisation.
+    `n_tokens` and `places` are computed on the CPU, so that reading them needs no GPU synchronisation.
     """
 
     src: Tensor  # (B, S)  x1 .. xn <EOS>
@@ -33,7 +33,6 @@ class Batch:
     src_key_padding_mask: Tensor  # (B, S) bool, True = padding
     places: Tensor  # (n_tokens,) indices of the targets that are no padding in the flattened (B, T)
     n_tokens: int  # targets to predict, <EOS> included
-    padding_share: float  # of all positions of both sides
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
         """Move the tensors to `device`, through pinned memory if `non_blocking`."""
@@ -64,7 +63,6 @@ def collate_flat(src_ids: Flat, tgt_ids: Flat, tags: np.ndarray | None = None) -
     tgt_in[:, 1:] = tgt[:, :-1]
     tgt[rows, tgt_lengths] = EOS
     places = np.flatnonzero(np.arange(tgt.shape[1]) <= tgt_lengths[:, None])
-    n_ids = int(src_lengths.sum()) + len(src) + len(places)
     return Batch(
         src=torch.from_numpy(src),
         tgt_in=torch.from_numpy(tgt_in),
@@ -72,7 +70,6 @@ def collate_flat(src_ids: Flat, tgt_ids: Flat, tags: np.ndarray | None = None) -
         src_key_padding_mask=torch.from_numpy(np.arange(src.shape[1]) > src_lengths[:, None]),
         places=torch.from_numpy(places),
         n_tokens=len(places),
-        padding_share=1 - n_ids / (src.size + tgt.size),
     )
 
 

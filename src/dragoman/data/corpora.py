@@ -1,6 +1,5 @@
 """Corpora of a configuration: files, folders and Hugging Face datasets."""
 
-import json
 import os
 import re
 import urllib.error
@@ -30,7 +29,7 @@ class Corpus:
     """An existing corpus."""
 
     config: CorpusConfig
-    key: str  # equal keys mean equal content
+    key: list[Any]  # plain data; equal keys mean equal content
     open: Callable[[], dict[str, Iterator[Rows]]]  # split -> its rows in chunks, from the beginning
 
 
@@ -50,7 +49,7 @@ def find(config: CorpusConfig, src: str, tgt: str, root: str | None = None, *, c
         pair = locate(config.src_path, root), locate(config.tgt_path, root)
         return Corpus(config, _key({split: pair}, columns), lambda: {split: read_aligned(*pair, check=check_lines)})
     if path == "copy":
-        return Corpus(config, f"copy {readers.N_COPIES}", lambda: {"train": readers.copy_task()})
+        return Corpus(config, ["copy"], lambda: {"train": readers.copy_task()})
     try:
         local = locate(path, root)
     except NotFoundError as error:
@@ -87,29 +86,27 @@ def locate(path: str, root: str | None = None) -> Path:
     The places: `path` itself, `path` below `root` (or below $DRAGOMAN_DATA), and the included phrasebook.
     """
     root = root or os.environ.get(ROOT_VARIABLE)
-    places = [Path(path).expanduser()]
-    if root:
-        places.append(Path(root).expanduser() / path)
+    folders = [Path(root).expanduser()] if root else []
+    places = [Path(path).expanduser(), *(folder / path for folder in folders)]
     if path.startswith("data/phrasebook"):
         places.append(included(path))
     for place in places:
         if place.exists():
             return place
-    names = [file.name for file in Path(root).expanduser().glob("*")] if root else []
-    near = suggest(path, names)
+    near = suggest(path, [file.name for folder in folders for file in folder.glob("*")])
     hint = "" if root else f". data.root or the variable {ROOT_VARIABLE} can name a folder of corpora"
     searched = ", ".join(str(place.absolute()) for place in places)
     raise NotFoundError(f"data.corpora: no '{path}'{near}; searched {searched}{hint}")
 
 
-def _key(splits: Mapping[str, Iterable[Path]], columns: Columns) -> str:
+def _key(splits: Mapping[str, Iterable[Path]], columns: Columns) -> list[Any]:
     """Return a key of the columns and of each file's path, size and modification time."""
 
-    def identify(file: Path) -> list[Any]:
-        return [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
-
-    stats = {split: list(map(identify, files)) for split, files in splits.items()}
-    return json.dumps([columns.src, columns.tgt, stats])
+    stats = {
+        split: [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        for split, files in splits.items()
+    }
+    return [columns.src, columns.tgt, stats]
 
 
 def _in_folder(folder: Path) -> dict[str, list[Path]]:
@@ -160,7 +157,7 @@ def _on_hub(config: CorpusConfig, columns: Columns, local_error: str) -> Corpus:
     def rows_of(split: Any) -> Iterator[Rows]:
         return (readers.arrow_rows(table, columns) for table in split.with_format("arrow").iter(readers.CHUNK))
 
-    key = json.dumps([columns.src, columns.tgt, {split: rows._fingerprint for split, rows in splits.items()}])
+    key = [columns.src, columns.tgt, {split: rows._fingerprint for split, rows in splits.items()}]
     return Corpus(config, key, lambda: {split: rows_of(rows) for split, rows in splits.items()})
 
 

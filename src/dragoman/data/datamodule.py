@@ -32,8 +32,8 @@ class BatchDataset(Dataset[Batch]):
         self._alpha, self._max_length = config.tokenizer.sampling, config.max_length
         self._seed, self._tags, self._ids = seed, tags, prepared.train_ids
         self._tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
-        self._texts = [Ragged(prepared.texts / f"train.{side}") for side in ("src", "tgt")]
-        # (n,) the row of each pair of the ids among the texts
+        self._texts = Ragged(prepared.texts / "train")
+        # (n,) the row of each pair's source among the texts; its target follows
         self._text_rows = np.load(prepared.ids / "rows.npy", mmap_mode="r")
         # (pairs per epoch,) pairs of the ids; a corpus may be repeated.
         self.pairs = np.repeat(np.arange(len(prepared.repeats)), prepared.repeats)
@@ -55,10 +55,10 @@ class BatchDataset(Dataset[Batch]):
         max_length pieces, since a position scheme may have a limit.
         """
         samples = []
-        for row, pair in zip(rows.tolist(), pairs.tolist(), strict=True):
-            i, side = divmod(row, 2)
+        texts = self._texts.texts(self._text_rows[rows // 2] + rows % 2)
+        for row, pair, text in zip(rows.tolist(), pairs.tolist(), texts, strict=True):
+            side = row % 2
             seed = zlib.crc32(f"{self._seed} {epoch} {pair} {('src', 'tgt')[side]}".encode())
-            text = self._texts[side].text(self._text_rows[i])
             ids = self._tokenizers[side].sample(text, alpha=self._alpha, seed=seed)
             samples.append(ids if len(ids) <= self._max_length else self._ids[row].tolist())
         return samples

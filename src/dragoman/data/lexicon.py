@@ -49,10 +49,8 @@ def _cells(src: np.ndarray, n_src: np.ndarray, n_tgt: np.ndarray) -> tuple[np.nd
     Each source piece of a pair, or PAD for none, stands beside each of its target pieces. A place is an index of the
     concatenated targets; `n_src` and `n_tgt` are the lengths of the rows of each side.
     """
-    n_cells = (n_src + 1) * n_tgt
-    pair = np.repeat(np.arange(len(n_cells)), n_cells)
-    row, column = np.divmod(np.arange(len(pair)) - np.repeat(np.cumsum(n_cells) - n_cells, n_cells), n_tgt[pair])
-    starts, tgt_starts = (np.cumsum(lengths) - lengths for lengths in (n_src, n_tgt))
-    # The last of the n_src + 1 rows of a pair is PAD.
-    pieces = np.append(src, PAD).astype(np.int64)
-    return pieces[np.where(row < n_src[pair], starts[pair] + row, -1)], tgt_starts[pair] + column
+    # One PAD after the source pieces of each pair.
+    pieces = np.insert(src.astype(np.int64), np.cumsum(n_src), PAD)
+    first, n_cells = (np.repeat(each, n_src + 1) for each in (np.cumsum(n_tgt) - n_tgt, n_tgt))
+    shifts = first - np.cumsum(n_cells) + n_cells
+    return np.repeat(pieces, n_cells), np.arange(n_cells.sum()) + np.repeat(shifts, n_cells)

@@ -23,21 +23,24 @@ from rich.progress import track
 
 from dragoman import files
 from dragoman.config import DataConfig
-from dragoman.data.cleaning import TOO_LONG, Report, characters_to_convert
+from dragoman.data.cleaning import TOO_LONG, Cleaner, Report, assign_splits, characters_to_convert, hashes
 from dragoman.data.corpora import Corpus, NotFoundError, find
 from dragoman.data.processes import in_order
+from dragoman.data.readers import Rows
 from dragoman.data.store import Ragged, ragged_writer
-from dragoman.data.text import Pair
-from dragoman.data.texts import write_texts
+from dragoman.data.text import SYNTHETIC, Pair
 from dragoman.data.tokenizer import Tokenizer, check_config, suitable_size
 from dragoman.errors import UserError
 
 # Version of the cache; increase it with every change of the code that writes the folders.
-FORMAT = 8
+FORMAT = 9
 # Pairs that are encoded at a time.
 _CHUNK = 20_000
 # Maximum pairs that train a tokenizer. The seed does not depend on the run, so runs share tokenizers.
 _SAMPLE, _SAMPLE_SEED = 100_000, 1
+# A training pair: the row of its source, whether its form in the other script follows, the index of its corpus, whether
+# its source is synthetic, the hash of each side.
+_PAIR = np.dtype([("row", "i8"), ("both", "?"), ("corpus", "u2"), ("synthetic", "?"), ("src", "u8"), ("tgt", "u8")])
 
 
 @dataclass
@@ -78,7 +81,8 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
         src, tgt = _tokenizers(config, texts)
         ids = _ids(config, texts, src, tgt)
         repeats = np.array([corpus.config.repeat for corpus in corpora])[np.load(ids / "corpus.npy")]
-        report = Report.read_from(texts / "report.json")
+        report = Report()
+        report.add(json.loads((texts / "report.json").read_bytes()))
         report.drop("train", TOO_LONG, report.kept["train"] - len(repeats))
         report.kept["train"] = len(repeats)
         _print(report.table())
@@ -139,49 +143,110 @@ def _texts(config: DataConfig, corpora: list[Corpus]) -> Path:
     options = [config.src, config.tgt, config.script, config.leak, config.drop_copies, config.max_ratio]
     options += [config.validation_size, config.test_size]
     parts, keys = [corpus.config.part for corpus in corpora], [corpus.key for corpus in corpora]
+    return _folder(config, "texts", [*options, parts, keys], partial(_write_texts, corpora=corpora, config=config))
 
-    def fill(folder: Path) -> None:
-        _print(f"Cleaning {', '.join(corpus.config.label for corpus in corpora)}")
-        write_texts(folder, corpora, config)
 
-    return _folder(config, "texts", [*options, parts, keys], fill)
+def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> None:
+    """Write the clean sentences of three splits; take missing splits from train.
+
+    `train` has all training pairs, each source before its target. rows.npy has the rows of the sources to keep,
+    corpus.npy the index of the corpus of each. With data.script=both the form in the other script follows its pair.
+    """
+    print(f"Cleaning {', '.join(corpus.config.label for corpus in corpora)}", flush=True)
+    cleaner, parts = Cleaner(config), [corpus.config.part for corpus in corpora]
+    report, held_out = cleaner.report, {"validation": list[Pair](), "test": list[Pair]()}
+    for split, pairs in held_out.items():
+        for index, rows in _rows(corpora, split):
+            pairs += [pair._replace(corpus=parts[index]) for pair in cleaner.clean(rows, split)]
+    train = _write_train(folder / "train", corpora, config, report)
+    given = [(cleaner.fold(pair.src), text) for pair in chain(*held_out.values()) for text in pair.references]
+    sizes = {"validation": config.validation_size, "test": config.test_size}
+    missing = {split: size for split, size in sizes.items() if size and not report.read[split]}
+    train_hashes = np.stack([train["src"], train["tgt"]])
+    indices, chosen = assign_splits(train_hashes, hashes(given), missing, config.leak, report, train["synthetic"])
+    if not len(indices):
+        reasons = report.reasons("train") or "no pair was read"
+        raise UserError(
+            f"data.corpora: no training pair is left after cleaning ({reasons}). If the script is wrong, check whether "
+            "data.src and data.tgt are swapped"
+        )
+    stored = Ragged(folder / "train")
+    for split, own in chosen.items():
+        sides = (stored.texts(train["row"][own] + side) for side in (0, 1))
+        for src, tgt, corpus in zip(*sides, train["corpus"][own], strict=True):
+            held_out[split].append(Pair(src, tgt, (tgt,), parts[corpus]))
+    kept = train[indices]
+    both = kept[kept["both"]]
+    report.kept.update({"train": len(kept) + len(both)} | {split: len(pairs) for split, pairs in held_out.items()})
+    np.save(folder / "rows.npy", np.concatenate([kept["row"], both["row"] + 2]))
+    np.save(folder / "corpus.npy", np.concatenate([kept["corpus"], both["corpus"]]))
+    for name, content in {**held_out, "report": vars(report)}.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def _rows(corpora: list[Corpus], split: str) -> Iterator[tuple[int, Rows]]:
+    """Yield all rows of a split, with the index of their corpus."""
+    for index, corpus in enumerate(corpora):
+        for rows in corpus.open().get(split, ()):
+            yield index, rows
+
+
+def _write_train(stem: Path, corpora: list[Corpus], config: DataConfig, report: Report) -> np.ndarray:
+    """Write and count the clean training pairs; return their table of _PAIR."""
+    tables, n_rows = [np.empty(0, _PAIR)], 0
+    chunks = in_order(partial(_clean, config), _rows(corpora, "train"), config.workers)
+    with ragged_writer(stem) as append:
+        for table, sentences, counts in track(chunks, "cleaning", disable=not sys.stdout.isatty()):
+            append(b"".join(sentences), list(map(len, sentences)))
+            table["row"] += n_rows
+            n_rows += len(sentences)
+            tables.append(table)
+            report.add(vars(counts))
+    return np.concatenate(tables)
+
+
+def _clean(config: DataConfig, chunk: tuple[int, Rows]) -> tuple[np.ndarray, list[bytes], Report]:
+    """Return a chunk as a table of _PAIR, rows from 0, its sentences, and the report."""
+    cleaner, (corpus, rows) = Cleaner(config), chunk
+    pairs = cleaner.clean(rows, "train")
+    forms = [cleaner.forms(pair.src) for pair in pairs]
+    stored = [(form, pair.tgt) for pair, each in zip(pairs, forms, strict=True) for form in each]
+    table = np.zeros(len(pairs), _PAIR)
+    table["row"] = 2 * np.cumsum([0, *map(len, forms)])[:-1]
+    table["both"], table["corpus"] = [len(each) == 2 for each in forms], corpus
+    table["synthetic"] = [pair.src.startswith(SYNTHETIC) for pair in pairs]
+    table["src"], table["tgt"] = hashes([(cleaner.fold(pair.src), pair.tgt) for pair in pairs])
+    return table, [text.encode() for text in chain.from_iterable(stored)], cleaner.report
 
 
 def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
     """Return the source and target tokenizers; a joint tokenizer appears twice."""
     if paths := config.tokenizer.models:
         return Tokenizer(Path(paths[0])), Tokenizer(Path(paths[-1]))
-    options = asdict(config.tokenizer)
     # Sampling does not change the vocabulary.
-    del options["sampling"]
+    options = asdict(replace(config.tokenizer, sampling=0.0))
     directions = config.every_direction
     tags = [direction.tgt for direction in directions] if len(directions) > 1 else []
-    languages = {"src": config.src, "tgt": config.tgt}
-    joint = config.tokenizer.vocabulary == "joint"
-    models = {"joint": ["src", "tgt"]} if joint else {"src": ["src"], "tgt": ["tgt"]}
+    languages = [config.src, config.tgt]
+    # The sides (0 source, 1 target) of each vocabulary.
+    models = {"joint": [0, 1]} if config.tokenizer.vocabulary == "joint" else {"src": [0], "tgt": [1]}
 
     def fill(folder: Path) -> None:
-        n_pairs = len(np.load(texts / "rows.npy", mmap_mode="r"))
+        rows = np.load(texts / "rows.npy")
+        sample = rows
+        if len(rows) > _SAMPLE:
+            sample = np.sort(np.random.default_rng(_SAMPLE_SEED).choice(rows, _SAMPLE, replace=False))
         for name, sides in models.items():
-            size = config.tokenizer.vocab_size or suitable_size(_sample(texts, sides), n_pairs, config.tokenizer)
-            _print(f"Training the {name} tokenizer: {config.tokenizer.kind}, {size:,} pieces")
-            path, codes = folder / f"{name}.model", [languages[side] for side in sides]
-            settings = replace(config.tokenizer, vocab_size=size)
-            conversion = characters_to_convert(config.script, codes, _sample(texts, sides))
-            Tokenizer.train(_sample(texts, sides), settings, path, codes, tags, conversion)
+            sentences = [text for side in sides for text in Ragged(texts / "train").texts(sample + side)]
+            size = config.tokenizer.vocab_size or suitable_size(sentences, len(rows), config.tokenizer)
+            print(f"Training the {name} tokenizer: {config.tokenizer.kind}, {size:,} pieces", flush=True)
+            settings, codes = replace(config.tokenizer, vocab_size=size), [languages[side] for side in sides]
+            conversion = characters_to_convert(config.script, codes, sentences)
+            Tokenizer.train(sentences, settings, folder / f"{name}.model", codes, tags, conversion)
 
     folder = _folder(config, "tokenizer", [texts.name, options, languages, tags], fill)
     loaded = [Tokenizer(folder / f"{name}.model") for name in models]
     return loaded[0], loaded[-1]
-
-
-def _sample(texts: Path, sides: list[str]) -> Iterator[str]:
-    """Yield the sentences that train a tokenizer, from the same pairs for each side."""
-    rows = np.load(texts / "rows.npy", mmap_mode="r")
-    if len(rows) > _SAMPLE:
-        rows = np.sort(np.random.default_rng(_SAMPLE_SEED).choice(rows, _SAMPLE, replace=False))
-    for side in sides:
-        yield from map(Ragged(texts / f"train.{side}").text, rows.tolist())
 
 
 def _id_type(*tokenizers: Tokenizer) -> str:
@@ -194,9 +259,9 @@ def _ids(config: DataConfig, texts: Path, *tokenizers: Tokenizer) -> Path:
 
     def fill(folder: Path) -> None:
         rows, masks = np.load(texts / "rows.npy"), []
-        sides = [Ragged(texts / f"train.{side}") for side in ("src", "tgt")]
         chunks = np.split(rows, range(_CHUNK, len(rows), _CHUNK))
-        results = in_order(partial(_encode, config.max_length, tokenizers, sides), chunks, config.workers)
+        encode = partial(_encode, config.max_length, tokenizers, Ragged(texts / "train"))
+        results = in_order(encode, chunks, config.workers)
         with ragged_writer(folder / "train") as append:
             for short, values, lengths in track(results, "encoding", len(chunks), disable=not sys.stdout.isatty()):
                 masks.append(short)
@@ -207,18 +272,18 @@ def _ids(config: DataConfig, texts: Path, *tokenizers: Tokenizer) -> Path:
         np.save(folder / "rows.npy", rows[keep])
         np.save(folder / "corpus.npy", np.load(texts / "corpus.npy")[keep])
 
-    hashes = [tokenizer.sha256 for tokenizer in tokenizers]
+    hashes = (tokenizer.sha256 for tokenizer in tokenizers)
     return _folder(config, "ids", [texts.name, *hashes, config.max_length], fill)
 
 
 def _encode(
-    max_length: int, tokenizers: Sequence[Tokenizer], sides: list[Ragged], rows: np.ndarray
+    max_length: int, tokenizers: Sequence[Tokenizer], texts: Ragged, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Return which pairs are short enough, their ids, and the lengths of their sides."""
-    texts = (list(map(side.text, rows.tolist())) for side in sides)
-    # Processes that share the work share the cores.
-    threads = 1 if parent_process() else os.cpu_count() or 1
-    src, tgt = (t.encode_batch(side, threads) for t, side in zip(tokenizers, texts, strict=True))
-    short = np.array([list(map(len, side)) for side in (src, tgt)]).max(axis=0) <= max_length
-    ids = list(chain.from_iterable(compress(zip(src, tgt, strict=True), short)))
+    # Processes that share the work share the cores; -1 means one thread for each.
+    threads = 1 if parent_process() else -1
+    sides = (t.encode_batch(texts.texts(rows + side), threads) for side, t in enumerate(tokenizers))
+    pairs = list(zip(*sides, strict=True))
+    short = np.array([max(map(len, pair)) <= max_length for pair in pairs])
+    ids = list(chain.from_iterable(compress(pairs, short)))
     return short, np.fromiter(chain.from_iterable(ids), _id_type(*tokenizers)), list(map(len, ids))

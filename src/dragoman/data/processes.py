@@ -5,7 +5,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import chain, islice
+from itertools import islice
 from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import TypeVar
@@ -22,17 +22,14 @@ def in_order(function: Callable[[Chunk], Result], chunks: Iterable[Chunk], worke
     `workers` is the number of processes; 0 means as many as cores, at most eight. It does not change the results.
     """
     workers, remaining = workers or min(os.cpu_count() or 1, 8), iter(chunks)
-    for number, chunk in enumerate(remaining):
-        if workers == 1 or number < ALONE:
-            yield function(chunk)
-            continue
-        # A forked process could wait for ever for a lock that one of our threads held.
-        with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
-            submitted = (pool.submit(function, each) for each in chain([chunk], remaining))
-            waiting = deque(islice(submitted, 2 * workers))
-            while waiting:
-                yield waiting.popleft().result()
-                waiting.extend(islice(submitted, 1))
+    yield from map(function, islice(remaining, None if workers == 1 else ALONE))
+    # A forked process could wait for ever for a lock that one of our threads held.
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
+        submitted = (pool.submit(function, chunk) for chunk in remaining)
+        waiting = deque(islice(submitted, 2 * workers))
+        while waiting:
+            yield waiting.popleft().result()
+            waiting.extend(islice(submitted, 1))
 
 
 def _start() -> None:

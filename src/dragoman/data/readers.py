@@ -25,8 +25,6 @@ from dragoman.languages import primary
 
 # Rows per chunk.
 CHUNK = 10_000
-# Rows of the generated corpus `copy`.
-N_COPIES = 20_000
 
 
 class Rows(NamedTuple):
@@ -159,7 +157,7 @@ def _units(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
 def copy_task() -> Iterator[Rows]:
     """Yield rows of 3 to 15 random letters on both sides, the same in every run."""
     rng = random.Random("copy")
-    texts = [" ".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 15))) for _ in range(N_COPIES)]
+    texts = [" ".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 15))) for _ in range(20_000)]
     yield Rows(texts, texts)
 
 

@@ -41,8 +41,6 @@ _BEFORE_NUMBERS = re.compile(
     "no|nos|vol|vols|p|pp|ch|sec|art|eq|fig|figs|approx|est|jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|nov|dec",
     re.IGNORECASE,
 )
-# Words with inner dots that can end a sentence.
-_MAY_END = frozenset(("a.m", "p.m"))
 
 
 def split(text: str, max_chars: int | None = None) -> list[Part]:
@@ -100,7 +98,7 @@ def _is_abbreviation(text: str, start: int, dot: int) -> bool:
     # Initials: J. Smith
     if len(word) == 1:
         return word.isupper() and word != "I"
-    return _INITIALS.fullmatch(word) is not None and word.lower() not in _MAY_END
+    return _INITIALS.fullmatch(word) is not None and word.lower() not in ("a.m", "p.m")
 
 
 def _is_cjk(character: str) -> bool:

@@ -27,9 +27,9 @@ class Ragged:
     def __getitem__(self, row: int) -> np.ndarray:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
-    def text(self, row: int) -> str:
-        """Return a row of bytes as a sentence."""
-        return self[row].tobytes().decode()
+    def texts(self, rows: np.ndarray) -> list[str]:
+        """Return rows of bytes as sentences."""
+        return [self[row].tobytes().decode() for row in rows.tolist()]
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return several rows, concatenated in one array, and their lengths."""

@@ -64,10 +64,8 @@ class Tokenizer:
         try:
             model = self.path.read_bytes()
             self._model.LoadFromSerializedProto(model)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-        except RuntimeError as error:
-            raise UserError(f"{path}: not a sentencepiece model, or damaged") from error
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"{path}: cannot be read as a sentencepiece model ({error})") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
 
     @classmethod
@@ -164,10 +162,6 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return self._model.get_piece_size()
-
-    def __reduce__(self) -> tuple[object, tuple[Path]]:
-        # A worker process reads the file again.
-        return Tokenizer, (self.path,)
 
 
 def _tag_piece(language: str) -> str:

@@ -42,14 +42,13 @@ def drift(table: np.ndarray) -> list[tuple[int, int, int | None]]:
     unexamined = [(0, n)]
     while unexamined and len(stretches) < MAX_STRETCHES:
         first, last = unexamined.pop()
+        nats, start, end = _best_stretch(-unshifted[first:last])
         # "No shift fits" explains any disorder, so it must exceed a shift by the threshold.
-        nats, *stretch = _best_stretch(-unshifted[first:last])
-        best: tuple[float, list[int], int | None] = nats - threshold, stretch, None
+        candidates: list[tuple[float, int, int, int | None]] = [(nats - threshold, start, end, None)]
         for shift in SHIFTS:
             gain = weights[_relations(src, tgt, shift)].sum(axis=0) - unshifted
-            nats, *stretch = _best_stretch(gain[first:last])
-            best = max(best, (nats, stretch, shift), key=lambda each: each[0])
-        nats, (start, end), best_shift = best
+            candidates.append((*_best_stretch(gain[first:last]), shift))
+        nats, start, end, best_shift = max(candidates, key=lambda candidate: candidate[0])
         if nats >= threshold and end - start >= MIN_STRETCH:
             stretches.append((first + start, first + end, best_shift))
             unexamined += [(first, first + start), (first + end, last)]
@@ -100,5 +99,4 @@ def _learn(src: np.ndarray, tgt: np.ndarray) -> np.ndarray:
         counts = count(shift)
         weights = np.log((counts + PRIOR) / (random_counts + PRIOR)).astype(np.float32)
         results.append((counts @ weights, weights))
-    _, best = max(results, key=lambda result: result[0])
-    return best
+    return max(results, key=lambda result: result[0])[1]

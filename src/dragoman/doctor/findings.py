@@ -77,7 +77,7 @@ def chinese_scripts(survey: Survey) -> dict[str, int]:
 def _repetitions(survey: Survey) -> Masks:
     """Return duplicates and leaks in train, comparing only letters and digits."""
     sentences = np.stack([survey.table[side]["folded"] for side in ("src", "tgt")]).view(np.uint64)
-    held_out = survey.table["held_out"]
+    held_out = np.array([part["split"] != "train" for part in survey.parts])[survey.table["part"]]
     train = ~held_out & sentences.all(axis=0)
     duplicate = train.copy()
     duplicate[train] = ~first_occurrences(pair_hashes(sentences[:, train]))

@@ -34,7 +34,6 @@ def examine(config: DataConfig) -> dict[str, Any]:
     findings, worst = find(result, masks, config), suspects(result, masks)
     texts = texts_of(corpora, {row for _, rows in findings for row in rows[:N_EXAMPLES].tolist()}.union(worst))
     src, tgt = result.table["src"]["length"], result.table["tgt"]["length"]
-    has_chinese = is_chinese(config.src) or is_chinese(config.tgt)
 
     def example(row: int) -> dict[str, Any]:
         return result.place(row) | dict(zip(("src", "tgt"), map(_shorten, texts[row]), strict=True))
@@ -43,7 +42,7 @@ def examine(config: DataConfig) -> dict[str, Any]:
         "corpus": name,
         "languages": [config.src, config.tgt],
         "parts": result.parts,
-        "scripts": chinese_scripts(result) if has_chinese else {},
+        "scripts": chinese_scripts(result) if any(map(is_chinese, (config.src, config.tgt))) else {},
         "findings": [
             {
                 "kind": kind.name,

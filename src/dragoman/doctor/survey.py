@@ -5,9 +5,7 @@ Cleaner of data preparation also processes the pairs, so the report counts those
 """
 
 import re
-import sys
 from collections.abc import Sequence
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 from unicodedata import normalize
@@ -26,7 +24,7 @@ POINTS = 0x10001  # code points with an entry; the last entry is for all later o
 # One sentence. length: in characters. flags: bits of BIT. own, other: whether its script is that of its own language,
 # and that of the other side's language. folded: hash of its letters and digits, without case and width (0: none).
 SENTENCE = np.dtype([("length", "i4"), ("flags", "u4"), ("own", "?"), ("other", "?"), ("folded", "i8")])
-PAIR = np.dtype([("src", SENTENCE), ("tgt", SENTENCE), ("part", "u2"), ("row", "u4"), ("held_out", "?")])
+PAIR = np.dtype([("src", SENTENCE), ("tgt", SENTENCE), ("part", "u2"), ("row", "u4")])
 WORDS = re.compile(r"[^\W_]+")
 MARKUP = re.compile(
     r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,200})?/?>|\[(?:MASK|CLS|SEP|UNK|PAD)\]|<\|\w+\|>|<0x[0-9A-F]{2}>"
@@ -82,18 +80,18 @@ def survey(corpora: list[Corpus], config: DataConfig) -> Survey:
     """Read every split of every corpus once."""
     cleaner, tables = Cleaner(config), [np.empty(0, PAIR)]
     parts: list[dict[str, Any]] = []
-    bar = partial(track, console=Console(stderr=True), disable=not sys.stderr.isatty())
+    console = Console(stderr=True)
     for corpus in corpora:
         for split, chunks in corpus.open().items():
             n_pairs = 0
-            for rows in bar(chunks, f"{corpus.config.label}: reading {split}"):
+            title = f"{corpus.config.label}: reading {split}"
+            for rows in track(chunks, title, console=console, disable=not console.is_terminal):
                 cleaner.clean(rows, split)
                 table = np.empty(len(rows.src), PAIR)
                 table["src"] = describe(rows.src, config.src, config.tgt)
                 table["tgt"] = describe(rows.tgt, config.tgt, config.src)
                 table["part"] = len(parts)
                 table["row"] = np.arange(len(table)) + n_pairs + 1
-                table["held_out"] = split != "train"
                 tables.append(table)
                 n_pairs += len(table)
             parts.append({"corpus": corpus.config.label, "split": split, "pairs": n_pairs})

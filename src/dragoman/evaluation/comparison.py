@@ -4,7 +4,6 @@ Significance is sacrebleu's: paired bootstrap resampling (Koehn 2004) and approx
 2005), each system against the first.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from dragoman.errors import UserError
 from dragoman.evaluation.scores import HYPOTHESES, SCORES
 from dragoman.evaluation.testsets import of_files
 from dragoman.languages import is_unspaced
+from dragoman.manifest import read_json
 from dragoman.metrics import LOWER_IS_BETTER, METRICS, reference_streams
 
 N_SAMPLES = {"bs": 1000, "ar": 2000}  # of bootstrap and of randomization
@@ -48,7 +48,7 @@ def of_evaluation(folder: Path) -> Outputs:
     if len(files) != 1:
         names = ", ".join(str(file.parent) for file in files) or "none"
         raise UserError(f"{folder}: not one evaluation (found {names}). Name one folder of scripts/evaluate.py")
-    folder, record = files[0].parent, json.loads(files[0].read_text(encoding="utf-8"))
+    folder, record = files[0].parent, read_json(files[0])
     pairs = of_files(folder / "source.txt", sorted(folder.glob("reference.*.txt")))
     tgt = record["direction"].partition("_")[2]
     return Outputs(str(record["model"] or folder), tgt, pairs, list(lines(folder / HYPOTHESES)))

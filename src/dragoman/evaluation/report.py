@@ -3,7 +3,6 @@
 Input: folders of runs; nothing is translated. The page (report.html) is self-contained, without scripts.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from dragoman.evaluation.scores import SCORES
 from dragoman.explain.cost import Cost, table
 from dragoman.explain.page import data_url, render
 from dragoman.explain.picture import attention_figure, curve_figure
+from dragoman.manifest import read_json
 from dragoman.metrics import LOWER_IS_BETTER, METRICS
 from dragoman.training.run import flatten
 from dragoman.translation.translator import Translator
@@ -32,28 +32,22 @@ def read(run: Path) -> dict[str, Any]:
     `rows` are the translations of the best validation. `tests` are this validation and the evaluations; their `scores`
     are metric -> (score, signature).
     """
-    if not (run / "metrics.json").is_file():
-        raise UserError(f"{run}: not a run (no metrics.json). Name a folder of training, such as runs/zh_en")
-    metrics, config = _json(run / "metrics.json"), yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    metrics, config = read_json(run / "metrics.json"), yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     if not (best := metrics["best"]):
         raise UserError(f"{run}: no validation yet. Wait for the first one")
     rows = []
-    for direction, texts in _json(run / "validation.json").items():
-        tgt = direction.partition("_")[2]
+    for direction, texts in read_json(run / "validation.json").items():
+        common = {"direction": direction, "tgt": direction.partition("_")[2]}
         for source, references, hypothesis in zip(*texts.values(), strict=True):
-            rows.append({"tgt": tgt, "source": source, "references": references, "hypothesis": hypothesis})
+            rows.append(common | {"source": source, "references": references, "hypothesis": hypothesis})
     scores = {name: (best[name], signature) for name, signature in best.get("signatures", {}).items()}
     pairs = [(row["source"], row["references"]) for row in rows]
     tests: list[dict[str, Any]] = [{"name": "validation", "pairs": pairs, "scores": scores}]
     for path in sorted(run.glob(f"evaluation/*/{SCORES}")):
-        scores = {name: (score["score"], score["signature"]) for name, score in _json(path)["scores"].items()}
+        scores = {name: (score["score"], score["signature"]) for name, score in read_json(path)["scores"].items()}
         tests.append({"name": path.parent.name, "pairs": of_evaluation(path.parent).pairs, "scores": scores})
-    cleaning = _json(run / "cleaning.json")
+    cleaning = read_json(run / "cleaning.json")
     return {"metrics": metrics, "config": config, "tests": tests, "rows": rows, "cleaning": cleaning}
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def page(run: Path, language: str = "en") -> bytes:
@@ -63,17 +57,21 @@ def page(run: Path, language: str = "en") -> bytes:
     for row in rows:
         row["chrf"] = METRICS["chrf"](row["tgt"]).sentence_score(row["hypothesis"], row["references"]).score
     samples = rows[:: max(1, len(rows) // N_SENTENCES)][:N_SENTENCES]
+    pictures = []
     # A picture has room for a short sentence.
-    drawn = [row for row in samples if len(row["source"]) <= 40][:1]
+    for row in [row for row in samples if len(row["source"]) <= 40][:1]:
+        result = translator.attend(row["source"], row["hypothesis"], direction=row["direction"])
+        weights, pieces = result.maps["cross"][-1], result.pieces
+        pictures.append(data_url(attention_figure(weights, pieces["tgt_out"], pieces["src"])))
     sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
     content = record | {
         "language": language,
         "name": run.resolve().name,
         "samples": samples,
         "worst": sorted((row for row in rows if row["chrf"] < 100), key=lambda row: row["chrf"])[:N_SENTENCES],
-        "challenges": {path.parent.name: _json(path)["passed"] for path in run.glob("evaluation/*/challenge.json")},
+        "challenges": {path.parent.name: read_json(path)["passed"] for path in run.glob("evaluation/*/challenge.json")},
         "curves": _curves(record, run / "tensorboard"),
-        "attention": [_attention(translator, row) for row in drawn],
+        "attention": pictures,
         "cost": table(Cost(config=info.model_config, **sizes), [(1, 20, 20, 20)]),
         "settings": flatten(record["config"]),
         "defaults": flatten(asdict(Config())),
@@ -115,13 +113,6 @@ def _curves(record: dict[str, Any], tensorboard: Path) -> list[str]:
         losses["training"] = x, y
     lines = {name: (steps, [each[name] for each in history]) for name in scores}
     return [data_url(curve_figure(each, "step", name)) for name, each in (("loss", losses), ("score", lines))]
-
-
-def _attention(translator: Translator, row: dict[str, Any]) -> str:
-    """Draw the cross-attention of the last layer for one sample."""
-    direction = next(str(each) for each in translator.bundle.directions if each.tgt == row["tgt"])
-    result = translator.attend(row["source"], row["hypothesis"], direction=direction)
-    return data_url(attention_figure(result.maps["cross"][-1], result.pieces["tgt_out"], result.pieces["src"]))
 
 
 def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dict[str, str]], list[str]]:

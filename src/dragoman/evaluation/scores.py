@@ -8,9 +8,7 @@ warning for a good source is a false alarm, unless the translation is bad.
 import dataclasses
 import json
 import random
-import re
 import shlex
-import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, compress, islice
@@ -21,7 +19,7 @@ from dragoman import files, metrics
 from dragoman.config import SearchConfig
 from dragoman.data.text import Pair, clean_text
 from dragoman.errors import UserError
-from dragoman.languages import Direction
+from dragoman.languages import Direction, is_chinese, primary
 from dragoman.metrics import Score
 from dragoman.translation.translator import Translator
 from dragoman.translation.warning import KINDS, kind_of
@@ -49,10 +47,8 @@ def evaluate(
     """
     check_replaceable(folder, SCORES)
     sources, references = [pair.src for pair in pairs], [pair.references for pair in pairs]
-    begin = time.monotonic()
     results = translator.stream(sources, search, direction=str(direction), scored=False, **settings)
     hypotheses = [clean_text(result.text) for result in results]
-    seconds = round(time.monotonic() - begin, 2)
     corpora = list(dict.fromkeys(pair.corpus for pair in pairs))
     scores = {}
     for part in ["all", *(corpora if len(corpora) > 1 else [])]:
@@ -63,14 +59,13 @@ def evaluate(
     record = {
         "scores": {name: dataclasses.asdict(score) for name, score in scores["all"].items()},
         "parts": {part: {name: score.score for name, score in of.items()} for part, of in scores.items()},
-        "check": shlex.join(["sacrebleu", *streams, "-i", HYPOTHESES, *_options(scores["all"])]),
+        "check": shlex.join(["sacrebleu", *streams, "-i", HYPOTHESES, *_options(scores["all"], direction)]),
         "test_set": name,
         "sentences": len(hypotheses),
         "model": translator.bundle.meta.get("name"),
         "engine": translator.engine,
         "direction": str(direction),
         "search": dataclasses.asdict(search),
-        "seconds": seconds,
     }
 
     def fill(new: Path) -> None:
@@ -88,11 +83,11 @@ def check_replaceable(folder: Path, file: str) -> None:
         raise UserError(f"{folder}: not an evaluation (no {file}). Name another --output")
 
 
-def _options(scores: dict[str, Score]) -> Sequence[str]:
-    """Options of the sacrebleu command, from the signatures of its scores."""
-    tokenizer = re.search(r"tok:([\w-]+)", scores["bleu"].signature)
-    chinese = ["--ter-normalized", "--ter-asian-support"] if "asian:yes" in scores["ter"].signature else []
-    return ["-m", *scores, "-tok", tokenizer[1] if tokenizer else "13a", *chinese]
+def _options(scores: dict[str, Score], direction: Direction) -> list[str]:
+    """Options with which the command of sacrebleu gives these scores."""
+    tgt = "zh" if is_chinese(direction.tgt) else primary(direction.tgt)
+    by_character = ["--ter-normalized", "--ter-asian-support"] if "asian:yes" in scores["ter"].signature else []
+    return ["-m", *scores, "-l", f"{primary(direction.src)}-{tgt}", *by_character]
 
 
 def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:

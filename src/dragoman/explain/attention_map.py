@@ -5,6 +5,7 @@ therefore calls the layer's method `weights` with the same arguments. The model 
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -51,20 +52,15 @@ def attended(
     attentions: list[tuple[str, Any]] = [("encoder", layer.self_attention) for layer in model.encoder]
     for layer in model.decoder:
         attentions += [("decoder", layer.self_attention), ("cross", layer.cross_attention)]
-    hooks = [layer.register_forward_pre_hook(partial(record, name), with_kwargs=True) for name, layer in attentions]
     src_in, tgt_all = [*src, EOS], [BOS, *tgt, EOS]
     device = model.projection.weight.device
-    was_training = model.training
     ids = torch.tensor([src_in], device=device)
-    try:
-        model.eval()
-        # In bf16 the rows would not sum to 1.
-        with torch.autocast(device.type, enabled=False):
-            logits = model(ids, torch.tensor([tgt_all[:-1]], device=device), key_padding_mask(ids))
-    finally:
-        for hook in hooks:
-            hook.remove()
-        model.train(was_training)
+    # In bf16 the rows would not sum to 1.
+    with torch.autocast(device.type, enabled=False), ExitStack() as stack:
+        stack.callback(model.train, model.training)
+        for name, layer in attentions:
+            stack.enter_context(layer.register_forward_pre_hook(partial(record, name), with_kwargs=True))
+        logits = model.eval()(ids, torch.tensor([tgt_all[:-1]], device=device), key_padding_mask(ids))
     maps = {name: torch.stack(layers) for name, layers in weights.items()}
     src_pieces, tgt_pieces = tokenizers[0].pieces(src_in), tokenizers[1].pieces(tgt_all)
     pieces = {"src": src_pieces, "tgt_in": tgt_pieces[:-1], "tgt_out": tgt_pieces[1:]}

@@ -19,7 +19,7 @@ def attention_page(
     *,
     source: str,
     translation: str,
-    languages: tuple[str, str] = ("zh", "en"),
+    languages: tuple[str, str],
 ) -> bytes:
     """Return the page in UTF-8.
 

@@ -93,8 +93,7 @@ def curve_figure(
     axes.grid(axis="y")
     axes.set(xlabel=printable(xlabel), ylabel=printable(ylabel), aspect=aspect)
     axes.set_title(printable(title), fontsize=12, loc="left")
-    if series:
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelcolor="linecolor")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelcolor="linecolor")
     return _png(figure)
 
 

@@ -66,8 +66,8 @@ def _search(
     def named(ids: list[int], score: float) -> Trace:
         return {"pieces": tokenizer.pieces(ids), "score": score}
 
-    limit = (model.max_positions or config.max_length(len(src)) + 1) - 1
-    state = Beam(config, [Sentence(0, min(config.max_length(len(src)), limit))])
+    longest = config.max_length(len(src))
+    state = Beam(config, [Sentence(0, min(longest, (model.max_positions or longest + 1) - 1))])
     cache = model.begin(torch.tensor([[*src, EOS]], device=model.projection.weight.device), None)
     tokens = torch.full((config.beam_size, 1), BOS)
     steps: list[Trace] = []

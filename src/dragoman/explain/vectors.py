@@ -9,7 +9,7 @@ word of letters ("ing") has no match, because the word "ing" has another meaning
 import gzip
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
@@ -18,9 +18,6 @@ from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.special import EOS
 
-if TYPE_CHECKING:
-    from gensim.models import KeyedVectors
-
 MARK = "▁"
 # Letters of scripts without spaces: Thai to Tibetan, Burmese, Khmer, kana, Chinese characters.
 _UNSPACED = re.compile(
@@ -28,11 +25,11 @@ _UNSPACED = re.compile(
 )
 
 
-def read_vectors(path: Path, limit: int | None = None) -> "KeyedVectors":
-    """Read the first `limit` word vectors of a file; of repeated words, the first."""
-    try:
-        from gensim.models import KeyedVectors
+def read_vectors(path: Path, limit: int | None = None) -> Any:
+    """Return the first `limit` vectors of a file as gensim's KeyedVectors."""
+    from gensim.models import KeyedVectors
 
+    try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             first, rest = file.readline().split(), file.read(4096)
         # The header is "words size".
@@ -42,7 +39,7 @@ def read_vectors(path: Path, limit: int | None = None) -> "KeyedVectors":
         )
     except (ValueError, TypeError, EOFError, OSError) as error:
         raise UserError(f"{path}: not a file of word vectors, or damaged ({error})") from error
-    # gensim leaves empty rows at the end for repeated words.
+    # Of repeated words, gensim keeps the first, and leaves empty rows at the end.
     n_words = len(vectors.key_to_index)
     vectors.index_to_key, vectors.vectors = vectors.index_to_key[:n_words], vectors.vectors[:n_words]
     return vectors

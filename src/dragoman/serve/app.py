@@ -70,10 +70,7 @@ def _add_information(app: FastAPI, service: Service) -> None:
         return HTMLResponse(PAGE.read_text("utf-8"), headers={"Content-Security-Policy": POLICY})
 
     app.get("/spec", include_in_schema=False, response_class=RedirectResponse)(lambda: "/openapi.json")
-
-    @app.get("/languages")
-    async def languages() -> list[wire.Language]:
-        return service.languages()
+    app.get("/languages")(service.languages)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:

@@ -73,12 +73,10 @@ class Models:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.models = [Model(folder) for folder in folders]
-        self._of: dict[Direction, Model] = {}
-        for model in self.models:
-            for direction in model.directions:
-                if direction in self._of:
-                    raise UserError(f"--model: several models translate {direction}. Name one of them")
-                self._of[direction] = model
+        pairs = [(direction, model) for model in self.models for direction in model.directions]
+        self._of = dict(pairs)
+        if len(self._of) < len(pairs):
+            raise UserError("--model: several models translate the same direction. Name one of them")
         self.directions = list(self._of)
         sources, targets = zip(*self.directions, strict=True)
         self.languages = list(dict.fromkeys((*sources, *targets)))  # of all models, sources first

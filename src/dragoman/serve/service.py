@@ -118,7 +118,7 @@ class Service:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         return {"success": True}
 
-    def languages(self) -> list[wire.Language]:
+    async def languages(self) -> list[wire.Language]:
         """Return the answer of /languages: each spelling of each language."""
         rows = list[wire.Language]()
         for language in self.models.languages:
@@ -132,22 +132,15 @@ class Service:
         The attention is the mean over the heads of the last layer, by target piece, then source piece.
         """
         translator, direction, every = self._sentences(request)
-        parts = list(islice(every, MOST_SENTENCES))
-        results = translator.translate([part.text for part in parts], direction=direction, scored=False)
+        texts = [part.text for part in islice(every, MOST_SENTENCES)]
         answers = []
-        for part, result in zip(parts, results, strict=True):
-            pair = translator.attend(part.text, result.text, direction=direction)
+        for text, result in zip(texts, translator.translate(texts, direction=direction, scored=False), strict=True):
+            pair = translator.attend(text, result.text, direction=direction)
             ids = [*translator.bundle.tgt_tokenizer.encode(result.text), EOS]
-            probabilities = pair.logits.softmax(-1)[range(len(ids)), ids]
-            attention = pair.maps["cross"][-1].mean(0)
-            answers.append(
-                {
-                    "source": pair.pieces["src"],
-                    "target": pair.pieces["tgt_out"],
-                    "probabilities": probabilities.double().round(decimals=4).tolist(),
-                    "attention": attention.double().round(decimals=3).tolist(),
-                }
-            )
+            probabilities = pair.logits.softmax(-1)[range(len(ids)), ids].double().round(decimals=4).tolist()
+            attention = pair.maps["cross"][-1].mean(0).double().round(decimals=3).tolist()
+            pieces = {"source": pair.pieces["src"], "target": pair.pieces["tgt_out"]}
+            answers.append({**pieces, "probabilities": probabilities, "attention": attention})
         return {"sentences": answers}
 
     def trace(self, request: wire.Trace) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from fastapi import Request, UploadFile
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
-from starlette.types import Message, Receive
+from starlette.types import Message
 
 MOST_BYTES = 2_000_000  # of a body
 Text = Annotated[str, Field(min_length=1)]
@@ -75,15 +75,23 @@ class Language(BaseModel):
 
 async def values(request: Request) -> dict[str, Any]:
     """Return the parameters of the query string and the body; the body wins."""
-    request = Request(request.scope, _limited(request.receive))
+    received = bytearray()
+    async for part in request.stream():
+        received += part
+        if len(received) > MOST_BYTES:
+            raise HTTPException(413, f"Invalid request: the body exceeds {MOST_BYTES} bytes")
+
+    async def again() -> Message:
+        return {"type": "http.request", "body": bytes(received)}
+
     result, content_type = _texts(request.query_params), request.headers.get("content-type", "").lower()
     if content_type.startswith(JSON):
-        body = _OBJECT.validate_json(await request.body() or b"{}")
+        body = _OBJECT.validate_json(received or b"{}")
         return result | {name: value for name, value in body.items() if value is not None}
     if content_type.startswith(MULTIPART):
-        return result | _texts(await request.form())
+        return result | _texts(await Request(request.scope, again).form())
     # Not by request.form(), which takes unescaped UTF-8 for Latin-1.
-    return result | _texts(QueryParams((await request.body()).decode("utf-8", "replace")))
+    return result | _texts(QueryParams(received.decode("utf-8", "replace")))
 
 
 def documented(kind: type[BaseModel]) -> dict[str, Any]:
@@ -116,18 +124,3 @@ def _texts(fields: QueryParams | FormData) -> dict[str, Any]:
     """Return name -> value; a repeated name has a list."""
     every = {name: fields.getlist(name) for name in fields}
     return {name: each if len(each) > 1 else each[0] for name, each in every.items()}
-
-
-def _limited(receive: Receive) -> Receive:
-    """Return `receive` with an error for a body that is too long."""
-    size = 0
-
-    async def limited() -> Message:
-        nonlocal size
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > MOST_BYTES:
-            raise HTTPException(413, f"Invalid request: the body exceeds {MOST_BYTES} bytes")
-        return message
-
-    return limited

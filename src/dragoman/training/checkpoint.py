@@ -9,6 +9,7 @@ last.ckpt.previous. A resumed run compares the files with the checksums in last.
 import os
 import signal
 import time
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,10 +22,10 @@ from dragoman import files
 from dragoman.errors import UserError
 from dragoman.training.progress import ProgressCallback
 from dragoman.training.results import Results
-from dragoman.training.run import check_equal_settings, is_first
+from dragoman.training.run import flatten, gather, is_first
 
 LAST, SUMS = "last.ckpt", "last.ckpt.sha256"
-SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")]
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 # Optimizer steps between two broadcasts of rank 0's signal and clock. A broadcast makes all ranks wait.
 LOOK_EVERY = 10
 
@@ -45,8 +46,7 @@ class CheckpointIO(TorchCheckpointIO):
 def newest(run_dir: Path) -> Path | None:
     """Return the newest intact checkpoint, or None if there is none yet.
 
-    If last.ckpt is damaged or missing, the previous checkpoint takes its place, and a message is printed. Raises
-    UserError if there are checkpoints and none is intact.
+    If last.ckpt is damaged or missing, the previous checkpoint takes its place. Raises UserError if none is intact.
     """
     last, sums = run_dir / LAST, run_dir / SUMS
     existing = [path for path in (last, files.previous_of(last)) if path.exists()]
@@ -71,7 +71,6 @@ class Stopped(BaseException):  # like KeyboardInterrupt, so that `except Excepti
     """Exception after a stop signal; `path` is the saved checkpoint, or None."""
 
     def __init__(self, signum: int, path: Path | None = None) -> None:
-        super().__init__(signum, path)
         self.signum, self.path = signum, path
 
 
@@ -84,27 +83,25 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.signum, self.deferred = 0, False
-        self.before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+        before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+        # An ignored signal stays ignored, e.g. SIGHUP under nohup.
+        self.before = {signum: handler for signum, handler in before.items() if handler != signal.SIG_IGN}
 
-    def __enter__(self) -> "StopSignals":
-        self.listen()
+    def listen(self) -> "StopSignals":
+        """Install the handler; called again after Lightning has installed its own."""
+        for signum in self.before:
+            signal.signal(signum, self._handle)
         return self
+
+    __enter__ = listen
 
     def __exit__(self, *error: object) -> None:
         for signum, handler in self.before.items():
             signal.signal(signum, handler)
 
-    def listen(self) -> None:
-        """Install the handler; called again after Lightning has installed its own."""
-        for signum, handler in self.before.items():
-            # An ignored signal stays ignored, e.g. SIGHUP under nohup.
-            if handler != signal.SIG_IGN:
-                signal.signal(signum, self._handle)
-
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        is_first_signal = not self.signum
+        stops_now = signum == signal.SIGINT if self.signum else not self.deferred
         self.signum = signum
-        stops_now = not self.deferred if is_first_signal else signum == signal.SIGINT
         if stops_now:
             raise Stopped(signum)
 
@@ -116,35 +113,23 @@ class CheckpointCallback(Callback):
     """
 
     def __init__(self, results: Results, progress: ProgressCallback, signals: StopSignals) -> None:
-        self.config = results.config.trainer
-        self.results = results
-        self.progress = progress
-        self.signals = signals
-        self.validation = results.validation
+        self.results, self.progress, self.signals = results, progress, signals
+        self.config, self.validation = results.config.trainer, results.validation
         self.path = results.run_dir / LAST
-        self.states: list[list[torch.Tensor]] = []  # RNG states, one list per rank
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"random": self.states}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.states = state_dict["random"]
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         # This is the first hook after the processes are connected.
-        if trainer.world_size > 1:
-            check_equal_settings(self.results.config)
+        ours = flatten(asdict(self.results.config))
+        for rank, theirs in enumerate(gather(trainer, ours)):
+            for key, value in ours.items():
+                if theirs[key] != value:
+                    found = f"process {trainer.global_rank} has {value}, process {rank} has {theirs[key]}"
+                    raise UserError(f"{key}: {found}. Start all with the same command")
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.saved = time.monotonic()
         self.signals.listen()
         self.signals.deferred = True
-        # Restored here, because no random number is drawn between here and the first batch.
-        if self.states:
-            restore_random_states(self.states[trainer.global_rank])
-        # One seed per rank, because otherwise all ranks would have the same dropout masks.
-        elif trainer.global_rank:
-            torch.manual_seed(torch.initial_seed() + trainer.global_rank)
         trainer.should_stop = self.validation.is_exhausted or self.progress.is_late
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -178,27 +163,9 @@ class CheckpointCallback(Callback):
 
     def _save(self, trainer: Trainer, signum: int) -> None:
         """Save a checkpoint; raise Stopped if there was a signal."""
-        self.states = [random_states()] * trainer.world_size
-        if trainer.world_size > 1:
-            torch.distributed.all_gather_object(self.states, random_states())
         trainer.save_checkpoint(self.path)
         self.saved = time.monotonic()
         if trainer.is_global_zero:
             self.results.write(step=trainer.global_step, seconds=round(self.progress.seconds, 1))
         if signum:
             raise Stopped(signum, self.path)
-
-
-def random_states() -> list[torch.Tensor]:
-    """Return torch's RNG states, the CPU's first; training uses no other generator."""
-    if torch.backends.mps.is_available():
-        return [torch.get_rng_state(), torch.mps.get_rng_state()]
-    return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
-
-
-def restore_random_states(states: list[torch.Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    if torch.backends.mps.is_available():
-        torch.mps.set_rng_state(states[1])
-    else:
-        torch.cuda.set_rng_state_all(states[1:])

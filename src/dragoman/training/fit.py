@@ -33,6 +33,7 @@ from dragoman.training.schedule import OPTIMIZERS, SCHEDULES
 from dragoman.training.validation import ValidationCallback
 from dragoman.translation.export import export_bundle
 
+__all__ = ["Stopped", "fit"]
 log = logging.getLogger(__name__)
 LIGHTNING_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -48,45 +49,28 @@ def fit(config: Config) -> Path:
         run.quiet(run_dir)
         if done := run.already_done(config, metrics):
             print(f"{run_dir} is finished ({done}); its bundle is {run_dir / 'bundle'}")
-            return run_dir / "bundle"
-        try:
+        else:
             _train(config, run_dir, metrics, signals)
-        except Stopped as stop:
-            log.info("stopped by signal %d, checkpoint: %s", stop.signum, stop.path)
-            raise
-        except torch.OutOfMemoryError as error:
-            max_tokens = config.data.max_tokens or metrics["recipe"]["data.max_tokens"]
-            raise UserError(
-                f"data.max_tokens={max_tokens}: no memory for a batch of this size ({error}). Lower "
-                "data.max_tokens or use a smaller model"
-            ) from error
     return run_dir / "bundle"
 
 
 def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: StopSignals) -> None:
     """Train until the end of the run, from the newest checkpoint if there is one."""
     saved = checkpoint.newest(run_dir)
+    step = checkpoint.step_of(saved) if saved else 0
     config, data = prepare_data(config, run_dir, metrics)
     if metrics.get("data", data.fingerprint) != data.fingerprint:
         raise UserError(f"{run_dir}: the data has changed since the run began. Choose another name (name=...)")
     metrics.pop("finished", None)
     progress = ProgressCallback(config.trainer)
     module = make_module(config, data, progress)
-    init = config.model.embedding.init
-    if saved is None and init == "lexicon":
-        metrics["vectors"] = start_from_lexicon(module.model, data)
-    elif saved is None and init is not None:
-        metrics["vectors"] = start_from_vectors(module.model, Path(init), data.src_tokenizer, data.tgt_tokenizer)
-    if saved is None and config.init_from is not None:
-        weights = huggingface.load(Path(config.init_from)).model.state_dict()
-        module.model.load_state_dict(weights)
-        module.best_model.load_state_dict(weights)
+    if saved is None:
+        _set_initial_weights(config, data, module, metrics)
     validation = ValidationCallback(data, config, module, progress.report)
     validation.average = metrics.get("average")
     results = Results(config, run_dir, module, validation, metrics)
     if run.is_first():
         results.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
-    step = checkpoint.step_of(saved) if saved else 0
     callbacks = [progress, validation, CheckpointCallback(results, progress, signals)]
     try:
         trainer = make_trainer(config, run_dir, callbacks, step)
@@ -99,7 +83,13 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         trainer.validate(module, datamodule=data, verbose=False)
         if trainer.is_global_zero:
             results.keep(0)
-    trainer.fit(module, datamodule=data, ckpt_path=saved, weights_only=True)
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=saved, weights_only=True)
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"data.max_tokens={config.data.max_tokens}: no memory for a batch of this size ({error}). Lower "
+            "data.max_tokens or use a smaller model"
+        ) from error
     seconds = round(progress.seconds, 1)
     if config.training.average_last:
         results.try_average(trainer)
@@ -108,6 +98,21 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         reason = "max_steps" if trainer.global_step == config.trainer.max_steps else "max_time"
         reason = "early stopping" if validation.is_exhausted else reason
         results.write(step=trainer.global_step, seconds=seconds, finished=reason, limit=config.trainer.max_seconds)
+
+
+def _set_initial_weights(
+    config: Config, data: TranslationData, module: TranslationModule, metrics: dict[str, Any]
+) -> None:
+    """Take weights from model.embedding.init and init_from, where they are set."""
+    init = config.model.embedding.init
+    if init == "lexicon":
+        metrics["vectors"] = start_from_lexicon(module.model, data)
+    elif init is not None:
+        metrics["vectors"] = start_from_vectors(module.model, Path(init), data.src_tokenizer, data.tgt_tokenizer)
+    if config.init_from is not None:
+        weights = huggingface.load(Path(config.init_from)).model.state_dict()
+        module.model.load_state_dict(weights)
+        module.best_model.load_state_dict(weights)
 
 
 def _finish(trainer: Trainer, results: Results) -> None:

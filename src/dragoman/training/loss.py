@@ -63,12 +63,6 @@ def projected_loss(
     """
     device = states.device.type
     bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+    dtype, with_gradient = torch.bfloat16 if bf16 else torch.float32, torch.is_grad_enabled()
     with torch.autocast(device, enabled=False):
-        return _ProjectedLoss.apply(
-            states.float(),
-            weight,
-            targets,
-            label_smoothing,
-            torch.bfloat16 if bf16 else torch.float32,
-            torch.is_grad_enabled(),
-        )
+        return _ProjectedLoss.apply(states.float(), weight, targets, label_smoothing, dtype, with_gradient)

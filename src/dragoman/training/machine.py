@@ -52,15 +52,13 @@ def _cpuinfo() -> str:
 def provenance() -> dict[str, str]:
     """Describe the hardware, the versions and the commit that a run is made with."""
     model = re.search(r"^model name\s*: (.*)", _cpuinfo(), re.MULTILINE)
-    gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     packages = ("dragoman", "torch", "lightning", "sentencepiece", "sacrebleu")
     versions = [f"{name} {version(name)}" for name in packages]
     return {
         "cpu": f"{model[1] if model else platform.machine()}, {os.cpu_count()} cores",
         "threads": str(torch.get_num_threads()),
-        "gpu": ", ".join(gpus),
+        "gpu": ", ".join(torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())),
         "versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
-        "system": platform.platform(),
         "commit": _commit(),
     }
 

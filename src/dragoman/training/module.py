@@ -36,6 +36,7 @@ class TranslationModule(LightningModule):
         self.model = model
         self.averaged = copy.deepcopy(model).requires_grad_(False) if config.ema else None
         self.config, self.max_steps = config, max_steps
+        self.seed = torch.initial_seed()
         self.report: Callable[[str], None] = print
         # target tokens, and the sums of loss and nll, of the current optimizer step on this device
         self.tokens, self.sums = 0, torch.zeros(2)
@@ -70,7 +71,11 @@ class TranslationModule(LightningModule):
         return batch.to(device, non_blocking=True)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        self.trainer.datamodule.consumed += 1  # type: ignore[attr-defined]  # the position in the data, for checkpoints
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # of Lightning
+        # Dropout depends on the seed, the batch and the rank alone: a resumed run has no random state to restore.
+        generator = torch.default_generator if self.device.type == "cpu" else torch.get_device_module(self.device)
+        generator.manual_seed(hash((self.seed, data.consumed, self.trainer.global_rank)))
+        data.consumed += 1  # the position in the data, for checkpoints
         if not self.tokens:
             # Lightning would keep the gradients of the last step in memory during the forward pass.
             self.zero_grad()

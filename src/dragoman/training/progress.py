@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
@@ -116,7 +115,8 @@ class ProgressCallback(Callback):
     """Show loss, tokens/s and the time left; log scalars every `log_every` steps."""
 
     def __init__(self, config: TrainerConfig) -> None:
-        self.config = config
+        self.max_steps, self.log_every, self.max_time = config.max_steps, config.log_every, config.max_time
+        self.max_seconds = config.max_seconds or math.inf
         self.seconds_before = 0.0  # of training before this resume
         self.pace = 0.0  # seconds per step, set at the first validation; 0 before it and with max_steps
         self.started = time.monotonic()
@@ -140,14 +140,14 @@ class ProgressCallback(Callback):
     @property
     def is_late(self) -> bool:
         """Whether max_time is over; False if `n_steps` was computed from max_time."""
-        return not self.pace and self.config.max_seconds is not None and self.seconds >= self.config.max_seconds
+        return not self.pace and self.seconds >= self.max_seconds
 
     @property
     def n_steps(self) -> float:
         """max_steps, or the steps that fit into max_time (infinite until `pace` is set)."""
-        if self.config.max_steps is not None:
-            return self.config.max_steps
-        return max(1, round((self.config.max_seconds or 0) / self.pace)) if self.pace else math.inf
+        if self.max_steps is not None:
+            return self.max_steps
+        return max(1, round(self.max_seconds / self.pace)) if self.pace else math.inf
 
     def report(self, message: str) -> None:
         """Print a line above the bar, and write it to train.log."""
@@ -156,7 +156,6 @@ class ProgressCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.started = self.shown = time.monotonic()
-        self.first_step = trainer.global_step
         self._end_at(trainer, pl_module)
         self._begin_window()
         if trainer.is_global_zero and self.console.is_terminal:
@@ -167,7 +166,7 @@ class ProgressCallback(Callback):
             self.pace = trainer.strategy.broadcast(self.seconds / trainer.global_step)
             self._end_at(trainer, pl_module)
             if trainer.is_global_zero:
-                self.report(f"{self.n_steps:,} steps will fit into {self.config.max_time}; the schedule ends there")
+                self.report(f"{self.n_steps:,} steps will fit into {self.max_time}; the schedule ends there")
         self._begin_window()
 
     def _end_at(self, trainer: Trainer, module: Any) -> None:
@@ -178,48 +177,40 @@ class ProgressCallback(Callback):
 
     def _begin_window(self) -> None:
         """Reset the counters, at each logged step and after each validation."""
-        self.since = time.monotonic()
-        self.tokens = 0
-        self.paddings: list[float] = []
+        self.since, self.tokens = time.monotonic(), 0
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         self.tokens += batch.n_tokens * trainer.world_size
-        self.paddings.append(batch.padding_share)
         if (batch_idx + 1) % trainer.accumulate_grad_batches or not trainer.is_global_zero:
             return
         now, step = time.monotonic(), trainer.global_step
-        if step % self.config.log_every == 0:
+        rate = self.tokens / (now - self.since)
+        if step % self.log_every == 0:
+            self.rate = rate
             self._log(trainer, pl_module.measured)
+            self._begin_window()
         if now - self.shown >= (BAR_SECONDS if self.console.is_terminal else LINE_SECONDS):
             self.shown = now
-            self._show_progress(step, pl_module.measured["loss"])
+            self._show_progress(step, pl_module.measured["loss"], self.rate or rate)
 
     def _log(self, trainer: Trainer, measured: dict[str, float]) -> None:
-        self.rate = self._rate()
         scalars = {
             "loss": measured["loss"],
             "perplexity": math.exp(min(50.0, measured["nll"])),
             "learning_rate": measured["lr"],
             "gradient_norm": measured["gradient_norm"],
             "tokens_per_second": self.rate,
-            "padding_share": fmean(self.paddings),
         }
         log_scalars(trainer, {f"train/{name}": value for name, value in scalars.items()})
-        self._begin_window()
 
-    def _rate(self) -> float:
-        return self.tokens / max(1e-9, time.monotonic() - self.since)
-
-    def _show_progress(self, step: int, loss: float) -> None:
-        n_steps, limit = self.n_steps, self.config.max_seconds
-        # seconds per step, including validations
-        pace = (time.monotonic() - self.started) / max(1, step - self.first_step)
-        left, share = (n_steps - step) * pace, step / n_steps
-        if limit is not None and not self.pace:
-            left, share = min(left, limit - self.seconds), max(share, self.seconds / limit)
+    def _show_progress(self, step: int, loss: float, rate: float) -> None:
+        n_steps, limit = self.n_steps, math.inf if self.pace else self.max_seconds
+        seconds = self.seconds
+        left = min((n_steps - step) * seconds / step, limit - seconds)
+        share = max(step / n_steps, seconds / limit)
         clock = timedelta(seconds=max(0, round(left)))
         of_all = f" of {n_steps}" if math.isfinite(n_steps) else ""
-        text = f"step {step}{of_all}  loss {loss:.3f}  {self.rate or self._rate():,.0f} tokens/s  {clock} left"
+        text = f"step {step}{of_all}  loss {loss:.3f}  {rate:,.0f} tokens/s  {clock} left"
         if self.console.is_terminal:
             self.bar.update(self.task, completed=min(1.0, share), description=text, refresh=True)
         else:

@@ -6,17 +6,19 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import yaml
 from filelock import FileLock, Timeout
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch import Trainer
 
 from dragoman import files
 from dragoman.config import Config
 from dragoman.errors import UserError
 
+T = TypeVar("T")
 # Settings that may differ between two starts of one run: they change how long it takes and what it shows.
 MAY_CHANGE = {
     "trainer.max_steps", "trainer.max_time", "trainer.log_every", "trainer.loggers", "trainer.validate_every",
@@ -52,36 +54,32 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
     record = json.loads(metrics.read_text(encoding="utf-8")) if metrics.exists() else {}
     if not is_first():
         return record
-    filled = run_dir.is_file() or (run_dir.exists() and any(run_dir.iterdir()))
+    run_dir.mkdir(parents=True, exist_ok=True)
+    names = {path.name for path in run_dir.iterdir()}
     # The last two: another process of this run may have begun to prepare the data.
-    if filled and not any((run_dir / name).exists() for name in ("config.yaml", ".data.lock", "data.json")):
+    if names and not names & {"config.yaml", ".data.lock", "data.json"}:
         raise UserError(f"{run_dir}: not empty and not a run. Choose another name (name=...)")
     if record:
         # A setting that is younger than the run had its default then.
         old = flatten(asdict(Config())) | flatten(yaml.safe_load(saved.read_text(encoding="utf-8")))
         new = flatten(asdict(config))
-        keys = [key for key in old | new if old.get(key) != new.get(key) and key not in MAY_CHANGE]
+        keys = sorted(key for key in old | new if old.get(key) != new.get(key) and key not in MAY_CHANGE)
         if keys:
-            changes = "; ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in sorted(keys))
+            changes = "; ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in keys)
             raise UserError(
                 f"{run_dir}: the run began with other settings: {changes}. Choose another name (name=...), or give "
                 "the old values to resume"
             )
-    run_dir.mkdir(parents=True, exist_ok=True)
     files.write(saved, yaml.safe_dump(asdict(config), allow_unicode=True, sort_keys=False).encode())
     return record
 
 
-def check_equal_settings(config: Config) -> None:
-    """Raise UserError if the processes of this training have different settings."""
-    settings = [flatten(asdict(config))] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(settings, settings[0])
-    for rank, theirs in enumerate(settings):
-        for key, value in settings[0].items():
-            if theirs[key] != value:
-                raise UserError(
-                    f"{key}: process 0 has {value}, process {rank} has {theirs[key]}. Start all with the same command"
-                )
+def gather(trainer: Trainer, value: T) -> list[T]:
+    """Return the values of all processes of a training, by rank."""
+    values = [value] * trainer.world_size
+    if trainer.world_size > 1:
+        torch.distributed.all_gather_object(values, value)
+    return values
 
 
 def already_done(config: Config, metrics: dict[str, Any]) -> str | None:

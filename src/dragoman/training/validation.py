@@ -25,6 +25,7 @@ from dragoman.metrics import LOWER_IS_BETTER, evaluate
 from dragoman.model.transformer import Transformer
 from dragoman.training.module import TranslationModule
 from dragoman.training.progress import log_samples, log_scalars
+from dragoman.training.run import gather
 from dragoman.translation.engine import translate_ids
 
 Record = dict[str, Any]
@@ -58,15 +59,14 @@ class ValidationCallback(Callback):
         self.sources = [[*tags[i % n], *ids][:limit] for i, ids in enumerate(encoded)]
         self.history: list[Record] = []
         self.hypotheses: list[str] = []  # of the last validation
-        self.before: list[str] = []  # translations of the samples at the last validation
         self.average: Record | None = None  # the record of the averaged snapshots (average_last)
         self.is_best = False
 
     def state_dict(self) -> dict[str, Any]:
-        return {"history": self.history, "before": self.before}
+        return {"history": self.history}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.history, self.before = list(state_dict["history"]), state_dict["before"]
+        self.history = list(state_dict["history"])
 
     @property
     def best(self) -> Record | None:
@@ -109,19 +109,15 @@ class ValidationCallback(Callback):
             self._show_samples(trainer, pl_module.best_model)
         for logger in trainer.loggers:
             logger.save()
-        self.before = self.hypotheses[: self.n_samples]
 
     def _translate(self, trainer: Trainer, model: Transformer) -> list[str]:
         """Translate greedily; processes share the work, and each returns all results."""
-        rank, world_size = trainer.global_rank, trainer.world_size
+        n = trainer.world_size
         with torch.autocast(model.projection.weight.device.type, enabled=False):
-            results = translate_ids(model, self.sources[rank::world_size], self.search)
+            results = translate_ids(model, self.sources[trainer.global_rank :: n], self.search)
         share = [clean_text(self.data.tgt_tokenizer.decode(hypotheses[0].ids)) for hypotheses in results]
-        if world_size == 1:
-            return share
-        shares: list[list[str]] = [[] for _ in range(world_size)]
-        torch.distributed.all_gather_object(shares, share)
-        return [shares[i % world_size][i // world_size] for i in range(len(self.sources))]
+        shares = gather(trainer, share)
+        return [shares[i % n][i // n] for i in range(len(self.sources))]
 
     def _score(self) -> Record:
         record: Record = {"signatures": {}}
@@ -156,10 +152,9 @@ class ValidationCallback(Callback):
     def _show_samples(self, trainer: Trainer, model: Transformer) -> None:
         """Log a table of translations, and last-layer cross-attention for two of them."""
         tokenizers = self.data.src_tokenizer, self.data.tgt_tokenizer
-        before = [*self.before, *[""] * self.n_samples]
-        table, pictures = [["source", "reference", "hypothesis", "previous hypothesis"]], {}
+        table, pictures = [["source", "reference", "hypothesis"]], {}
         for i, (pair, hypothesis) in enumerate(zip(self.pairs[: self.n_samples], self.hypotheses, strict=False)):
-            table.append([pair.src, pair.tgt, hypothesis, before[i]])
+            table.append([pair.src, pair.tgt, hypothesis])
             if i < 2:
                 result = attended(model, tokenizers, self.sources[i], tokenizers[1].encode(hypothesis))
                 weights, pieces, title = result.maps["cross"][-1], result.pieces, f"step {trainer.global_step}"

@@ -26,7 +26,6 @@ from dragoman.data.text import clean_text
 from dragoman.errors import UserError, check_choice
 from dragoman.manifest import MANIFEST, entries
 from dragoman.model.attention import SCORES, Attention
-from dragoman.model.layers import FeedForward
 from dragoman.model.position import POSITIONS, T5, Rope
 from dragoman.model.transformer import Transformer
 from dragoman.search.warp import NEVER
@@ -126,9 +125,9 @@ def verified_sources(bundle: Bundle, texts: Sequence[str], longest: int) -> list
 
 @torch.inference_mode()
 def gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
-    """Return the difference of torch's log-probs at the first piece that differs.
+    """Return the difference of torch's log-probs, in nats, where `a` and `b` part.
 
-    It is in nats. `source`, `a` and `b` are ids without <EOS>.
+    `source`, `a` and `b` are ids without <EOS>.
     """
     a, b = [*a, EOS], [*b, EOS]
     first = next(n for n, (piece, other) in enumerate(zip(a, b, strict=False)) if piece != other)
@@ -193,7 +192,12 @@ def specification(model: Transformer, n_positions: int) -> Any:
         # A decoder layer.
         if len(norms) == 3:
             _attention(spec.attention, layer.cross_attention, norms[1])
-        _feed_forward(spec.ffn, layer.feed_forward, norms[-1])
+        feed_forward = layer.feed_forward
+        _linear(spec.ffn.linear_0, feed_forward.gate or feed_forward.up)
+        if feed_forward.gate:
+            _linear(spec.ffn.linear_0_noact, feed_forward.up)
+        _linear(spec.ffn.linear_1, feed_forward.down)
+        _norm(spec.ffn.layer_norm, norms[-1])
     return specs.TransformerSpec(encoder, decoder)
 
 
@@ -210,15 +214,6 @@ def _attention(spec: Any, attention: Attention, norm: nn.Module) -> None:
     if isinstance(attention.position, T5):
         spec.relative_attention_bias = attention.position.table
         spec.relative_attention_max_distance = torch.tensor(attention.position.config.max_distance, dtype=torch.int32)
-    _norm(spec.layer_norm, norm)
-
-
-def _feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None:
-    """Copy a feed-forward layer and the norm of its residual."""
-    _linear(spec.linear_0, feed_forward.gate or feed_forward.up)
-    if feed_forward.gate:
-        _linear(spec.linear_0_noact, feed_forward.up)
-    _linear(spec.linear_1, feed_forward.down)
     _norm(spec.layer_norm, norm)
 
 

@@ -94,14 +94,12 @@ def join(parts: Sequence[tuple[Sentence, list[Hypothesis]]], rank: int, tokenize
 
 def _space_between(space: str, tgt: str) -> str:
     """Return the white space between two sentences in `tgt`; `space` is the source's."""
-    # Line breaks are kept.
     if "\n" in space:
         return space
     if is_unspaced(tgt):
         return ""
-    # Other white space, e.g. the ideographic space of Chinese, becomes a space.
-    is_plain = bool(space) and not space.strip(" \t")
-    return space if is_plain else " "
+    # No space, or another one, such as the ideographic space of Chinese, becomes a space.
+    return " " if space.strip(" \t") else space or " "
 
 
 def in_lines(progress: Callable[[int], object], before: int, n_lines: int, n_sentences: int) -> Callable[[int], object]:

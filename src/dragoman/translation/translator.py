@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidate", "Translation", "Translator"]
 WINDOW = 2_000  # lines translated at a time
-_LONGEST = 4_096  # maximum ids of a sentence; attention over more would need gigabytes
 log = logging.getLogger(__name__)
 
 
@@ -50,7 +49,7 @@ class Translator:
         self.engine = "ctranslate2" if export else "torch"  # for the searches that it supports
         # Each sentence ends in <EOS>. In a model of two directions it also begins with a language tag.
         limit = export.positions if export else self.model.max_positions
-        self.max_length = min(bundle.max_length, max(1, (limit or _LONGEST) - len(bundle.directions)))
+        self.max_length = min(bundle.max_length, (limit or sys.maxsize) - len(bundle.directions))
 
     @classmethod
     def load(cls, folder: Path | str, device: str = "auto", *, engine: str = "auto") -> "Translator":
@@ -117,19 +116,13 @@ class Translator:
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
             progress(n_lines)
 
-    def score(self, src: Sequence[str], tgt: Sequence[str], *, direction: str | None = None) -> list[float]:
-        """Return log P(tgt | src) in nats for pairs of whole lines, <EOS> included."""
-        from dragoman.translation.engine import log_prob
-
-        language = self.direction(direction, "\n".join(src)).tgt
-        return [log_prob(self.model, *self._whole(*pair, language)) for pair in zip(src, tgt, strict=True)]
-
     def attend(self, line: str, translation: str, *, direction: str | None = None) -> "Attended":
         """Return attention weights of `line` and its `translation`, without splitting."""
         from dragoman.explain.attention_map import attended
 
-        src, tgt = self._whole(line, translation, self.direction(direction, line).tgt)
-        return attended(self.model, (self.bundle.src_tokenizer, self.bundle.tgt_tokenizer), src, tgt)
+        tokenizers = self.bundle.src_tokenizer, self.bundle.tgt_tokenizer
+        tgt = self.bundle.tgt_tokenizer.encode(clean_text(translation))
+        return attended(self.model, tokenizers, self._whole(line, direction), tgt)
 
     def trace(self, line: str, search: SearchConfig, *, direction: str | None = None) -> dict[str, Any]:
         """Return each step of the search for `line`, as in explain/trace.py."""
@@ -137,8 +130,8 @@ class Translator:
 
         if not any(map(str.isalnum, line)):
             raise UserError(f"trace: the line has no word to translate (found '{line[:40]}'). Give a sentence")
-        src, _ = self._whole(line, "", self.direction(direction, line).tgt)
-        return trace(self.model, (self.bundle.src_tokenizer, self.bundle.tgt_tokenizer), src, search)
+        tokenizers = self.bundle.src_tokenizer, self.bundle.tgt_tokenizer
+        return trace(self.model, tokenizers, self._whole(line, direction), search)
 
     def embed(
         self,
@@ -186,15 +179,10 @@ class Translator:
             tag = tokenizer.tag(to.tgt)
             yield to, [list(sentences(line.strip(), tokenizer, tag, self.max_length)) for line in window]
 
-    def _whole(self, src: str, tgt: str, tgt_language: str) -> tuple[list[int], list[int]]:
-        """Return the ids of a pair of whole lines. Raises UserError if they are too many."""
-        src_tokenizer, tgt_tokenizer = self.bundle.src_tokenizer, self.bundle.tgt_tokenizer
-        ids = [*src_tokenizer.tag(tgt_language), *src_tokenizer.encode(clean_text(src))]
-        tgt_ids = tgt_tokenizer.encode(clean_text(tgt))
-        length, limit = max(len(ids), len(tgt_ids)) + 1, min(_LONGEST, self.model.max_positions or _LONGEST)
-        if length > limit:
-            raise UserError(f"'{src[:40]}': too long, the limit is {limit} pieces (found {length}). Shorten it")
-        return ids, tgt_ids
+    def _whole(self, line: str, direction: str | None) -> list[int]:
+        """Return the source ids of a line, with the tag, without splitting."""
+        tokenizer = self.bundle.src_tokenizer
+        return [*tokenizer.tag(self.direction(direction, line).tgt), *tokenizer.encode(clean_text(line))]
 
 
 def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CTranslate2Engine | None:
