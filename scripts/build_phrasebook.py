@@ -158,10 +158,10 @@ def main(argv: list[str] | None = None) -> int:
         pairs = read_written(HOME / "sentences")
         words = (HOME / "words.txt").read_text("utf-8").split()
         faults, notes = elsewhere(pairs)
-        print(*notes, f"{len(notes)} pairs stand in another corpus", sep="\n", file=sys.stderr)
+        print(*notes, f"{len(notes)} pairs are in another corpus", sep="\n", file=sys.stderr)
         messages = [
             *(f"{path}: stale; run this script" for path in stale(corpora, HOME)),
-            *(f"words.txt: {word} stands in fewer than three sentences" for word in uncovered(words, pairs)),
+            *(f"words.txt: {word} is in fewer than three sentences" for word in uncovered(words, pairs)),
             *near_copies(pairs),
             *faults,
         ]

@@ -42,6 +42,8 @@ def main(argv: list[str]) -> None:
     cli.add_translation_options(parser)
     args = parse(parser, argv)
     cli.check_at_least_one(args, "batch")
+    if args.n_best not in (None, 1):
+        raise UserError("--n-best: only the best translation of each line is scored. Remove it")
     if args.challenge is not None and (args.src or args.corpus):
         raise UserError("--challenge: a test set of its own. Remove --src or --corpus")
     folder = locate(Path(args.model))

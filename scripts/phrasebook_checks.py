@@ -1,18 +1,18 @@
 """Checks of the written pairs, for build_phrasebook.py --check: near copies, coverage of words, other corpora."""
 
-import os
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 
 from phrasebook_words import Pair
 
-# Particles do not make a sentence another one: 好久不见了 and 好久不见啊 are equal.
+# Comparisons ignore particles (好久不见了 equals 好久不见啊), and the difference between 您 and 你.
 PARTICLES = str.maketrans({**dict.fromkeys("了啊吧呢吗呀啦嘛哦的"), "您": "你"})
-NEAR = 0.7  # share of n-grams that two near copies have in common, on both sides
+NEAR = 0.7  # lowest Jaccard similarity of near copies, in Chinese and in English
 SENTENCES_PER_WORD = 3
-SHORT = 6  # letters; short sentences such as 谢谢。 stand in every corpus
+SHORT = 6  # letters; short sentences such as 谢谢。 are in every corpus
 ELSEWHERE = ("tatoeba", "captions", "subtitles")  # folders below DRAGOMAN_DATA
 
 
@@ -22,14 +22,14 @@ def bare(text: str) -> str:
 
 
 def folded(zh: str) -> str:
-    """The Chinese sentence without particles."""
+    """The Chinese sentence without particles, with 您 as 你."""
     return bare(zh).translate(PARTICLES)
 
 
 def similar(left: Sequence[str], right: Sequence[str], n: int, share: float = 0.5) -> Iterator[tuple[int, int]]:
     """Yield (i, j) where left[i] and right[j] have this share of their character n-grams in common (Jaccard).
 
-    Two texts that share half of their n-grams have one of the rarer halves in common, so only these are compared.
+    Two texts that are so similar share one of their rarest n-grams, so only texts that do are compared.
     """
     sides = [[frozenset(t[i : i + n] for i in range(max(1, len(t) - n + 1))) for t in side] for side in (left, right)]
     counts = Counter(gram for grams in chain(*sides) for gram in grams)
@@ -57,7 +57,7 @@ def similar_pairs(left: list[Pair], right: list[Pair]) -> Iterator[tuple[int, in
 def near_copies(pairs: list[Pair]) -> list[str]:
     """Return the pairs that are nearly equal on both sides, or equal in Chinese but for particles.
 
-    Short sentences are left out: greetings stand in many forms.
+    Short sentences are left out: greetings have many forms.
     """
     pairs = [pair for pair in pairs if len(folded(pair.zh)) > SHORT]
     zh, en = [folded(pair.zh) for pair in pairs], [bare(pair.en) for pair in pairs]
@@ -67,7 +67,7 @@ def near_copies(pairs: list[Pair]) -> list[str]:
 
 
 def uncovered(words: Sequence[str], pairs: list[Pair]) -> list[str]:
-    """Return the words that stand in fewer than three sentences, as substrings."""
+    """Return the words that are substrings of fewer than three sentences."""
     longest = max(map(len, words))
     counts: Counter[str] = Counter()
     for pair in pairs:
@@ -77,22 +77,28 @@ def uncovered(words: Sequence[str], pairs: list[Pair]) -> list[str]:
 
 
 def elsewhere(pairs: list[Pair]) -> tuple[list[str], list[str]]:
-    """Compare with the corpora below DRAGOMAN_DATA; return faults and notes.
+    """Compare with the corpora below DRAGOMAN_DATA.
 
-    A fault is a sentence that stands in a validation or test split there; a note is a pair that stands in train.
+    Returns the sentences that are in a validation or test split there, and the pairs that are in a training split.
     """
     from dragoman.config import CorpusConfig
-    from dragoman.data.corpora import ROOT_VARIABLE, find
+    from dragoman.data.corpora import NotFoundError, find
 
     faults, notes = set(), set()
+    both = {(bare(pair.zh), bare(pair.en)) for pair in pairs if min(len(bare(pair.zh)), len(bare(pair.en))) > SHORT}
     texts = {text for pair in pairs for text in map(bare, (pair.zh, pair.en)) if len(text) > SHORT}
-    for name in ELSEWHERE if ROOT_VARIABLE in os.environ else ():
-        for split, chunks in find(CorpusConfig(path=name), "zh", "en").open().items():
+    for name in ELSEWHERE:
+        try:
+            corpus = find(CorpusConfig(path=name), "zh", "en")
+        except NotFoundError:
+            print(f"{name}: not below DRAGOMAN_DATA, not compared", file=sys.stderr)
+            continue
+        for split, chunks in corpus.open().items():
             for rows in chunks:
                 for src, tgt, others in zip(rows.src, rows.tgt, rows.references or repeat([]), strict=False):
                     known = [text for text in (src, tgt, *others) if bare(text) in texts]
                     if split != "train":
-                        faults |= {f"stands in {name}/{split}: {text}" for text in known}
-                    elif known == [src, tgt]:
-                        notes.add(f"stands in {name}/train: {src} {tgt}")
+                        faults |= {f"is in {name}/{split}: {text}" for text in known}
+                    elif (bare(src), bare(tgt)) in both:
+                        notes.add(f"is in {name}/train: {src} {tgt}")
     return sorted(faults), sorted(notes)

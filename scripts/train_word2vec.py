@@ -1,11 +1,13 @@
 """Train word vectors: python scripts/train_word2vec.py experiment=zh_en --output data/vectors.txt
 
-The settings are those of train.py and mean the same data: its training sentences of both sides, in the same pieces, so
-that `python train.py experiment=zh_en name=zh_en_vectors model.embedding.init=data/vectors.txt` finds every piece, in
-the dimension of its model. Skip-gram predicts the neighbours of a piece, CBOW a piece from the mean of its neighbours'
-vectors (Mikolov et al. 2013), or from their sum. Equal settings and seed give equal vectors with one worker.
+Takes the settings of train.py and trains on the same data: the training sentences of both languages, tokenised in the
+same way. So `python train.py experiment=zh_en model.d_model=256 model.embedding.init=data/vectors.txt` finds a vector
+for every piece that occurs in them. Skip-gram predicts the neighbours of a piece, CBOW a piece from the mean of its
+neighbours' vectors (Mikolov et al. 2013), or from their sum. Equal settings and seed give equal vectors with one
+worker.
 """
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -27,7 +29,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", required=True, metavar="FILE", help="the vectors, as word2vec's text")
     parser.add_argument("--overwrite", action="store_true", help="replace the file that is there")
     parser.add_argument("--kind", choices=KINDS, default="skipgram", help="skipgram (default), cbow or cbow_sum")
-    parser.add_argument("--dim", type=int, metavar="N", help="numbers per vector (model.d_model)")
+    parser.add_argument("--dim", type=int, metavar="N", help="numbers per vector (model.d_model, or 256)")
     parser.add_argument("--window", type=int, default=5, metavar="N", help="neighbours on either side (5)")
     parser.add_argument("--epochs", type=int, default=5, metavar="N", help="passes over the sentences (5)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="threads (1)")
@@ -36,22 +38,25 @@ def main(argv: list[str]) -> None:
     config = compose(check_settings(words))
     from gensim.models import Word2Vec
 
+    from dragoman.training import recipe
+
     # Opened before the work: a file that cannot be written is reported at once.
     with cli.new_file(args.output, overwrite=args.overwrite) as file:
         # The data's own report goes into a folder that is removed, and its messages to stderr.
         with redirect_stdout(sys.stderr), TemporaryDirectory() as folder:
             prepared = prepare(config.data, Path(folder))
         options = {"window": args.window, "workers": args.workers, "epochs": args.epochs, "seed": config.seed}
-        size = args.dim or config.model.d_model
+        size = args.dim or config.model.d_model or recipe.size("small")["d_model"]
         # min_count=1: the vocabulary has no rare words, they are spelt in pieces.
         model = Word2Vec(Sentences(prepared), vector_size=size, min_count=1, **KINDS[args.kind], **options).wv
         model.save_word2vec_format(file.name)
     print(f"{len(model):,} pieces in {size} dimensions ({args.kind}): {args.output}")
-    print(f"use them: python train.py {' '.join(words)} model.embedding.init={args.output} name=NEW_NAME")
+    settings = [*words, f"model.d_model={size}", f"model.embedding.init={args.output}"]
+    print(f"use them: python train.py {shlex.join(settings)} name=NEW_NAME")
 
 
 class Sentences:
-    """The training sentences as lists of pieces, source and target in turn; iterated once per epoch."""
+    """The training sentences as lists of pieces, source and target in turn."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.ids = prepared.train_ids

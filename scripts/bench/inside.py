@@ -56,7 +56,8 @@ def main(argv: list[str]) -> None:
     for name, bundle in models:
         percent[name] = retrieval(bundle, pairs)
         rows.append([name, " ".join(f"{x:.1f}" for x in percent[name]), *map(str, ranks(bundle).values())])
-        files.write(FOLDER / f"words_{name}.png", likeness(bundle))
+        if word_ids(bundle):
+            files.write(FOLDER / f"words_{name}.png", likeness(bundle))
         maps = heads(bundle, pairs[:100])
         files.write(FOLDER / f"heads_{name}.png", heat_figure(maps, "head", "layer", first=1))
         text += "\n" + by_layer(f"{name}: layers of", maps)

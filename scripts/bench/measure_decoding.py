@@ -61,7 +61,8 @@ def measure(settings: Settings) -> dict[str, Any]:
         start = read_clock()
         translate(engine, info, probe, settings)
         n_fitting = int(settings.seconds * len(probe) / read_clock().since(start).wall)
-    lines = lines[: max(len(probe), n_fitting // settings.batch * settings.batch)]
+    if n_fitting < len(lines):
+        lines = lines[: max(len(probe), n_fitting // settings.batch * settings.batch)]
     for _ in range(TRIES):
         start = read_clock()
         texts = translate(engine, info, lines, settings)

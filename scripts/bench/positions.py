@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
     args = parser.parse(argv)
     # So small a model is no faster with a second thread.
     torch.set_num_threads(1)
-    # Seeds in the outer loop, so that an interrupted benchmark has a result for every scheme.
+    # Seeds in the outer loop: an interrupted benchmark has files of every scheme.
     records = measure_missing(FOLDER, [f"{name}-{seed}" for seed in SEEDS for name in args.only], measure)
     files.write(FOLDER / "table.md", table(records).encode())
     files.write(FOLDER / "lengths.png", picture(records))

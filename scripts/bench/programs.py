@@ -102,7 +102,7 @@ def peer_programs(peers: Peers, kind: str, selected: Sequence[str], case: str, s
 
 
 def compare(
-    name: str, programs: Sequence[Program], rounds: int, patience: float, page: Callable[[list[Record]], str]
+    name: str, programs: Sequence[Program], rounds: int, timeout: float, page: Callable[[list[Record]], str]
 ) -> None:
     """Run the programs, round after round; print the page and write it to runs/bench/NAME.md.
 
@@ -114,7 +114,7 @@ def compare(
             continue
         print(f"round {turn} of {rounds}, {program.case}: {program.name}", file=sys.stderr, flush=True)
         try:
-            record = run(program, patience)
+            record = run(program, timeout)
         except (UserError, OSError) as error:
             if not program.is_peer:
                 raise
@@ -127,7 +127,7 @@ def compare(
     print(page(runs), end="")
 
 
-def run(program: Program, patience: float) -> Record:
+def run(program: Program, timeout: float) -> Record:
     """Run a program for so many seconds at most; return its last line of JSON. Raises UserError where there is none."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "BENCH_THREADS", "CT2_INTER"), str(THREADS))
     # BENCH_OUT is the file to which a peer appends its results.
@@ -139,9 +139,9 @@ def run(program: Program, patience: float) -> Record:
         # A session of its own, because JoeyNMT ends by killing its process group.
         streams: Any = {"stdout": log, "stderr": log, "start_new_session": True}
         try:
-            subprocess.run(program.command, env=variables, timeout=patience, check=False, **streams)
+            subprocess.run(program.command, env=variables, timeout=timeout, check=False, **streams)
         except subprocess.TimeoutExpired:
-            raise UserError(f"{program.name}: did not end within {patience:.0f} seconds") from None
+            raise UserError(f"{program.name}: did not end within {timeout:.0f} seconds") from None
         log.seek(0)
         lines = log.read().strip().splitlines() or ["none"]
     for line in reversed(lines):

@@ -1,8 +1,8 @@
 """Speed of the server: python scripts/bench/serving.py --model runs/zh_en
 
-Starts the server, then measures a list of 500 sentences beside 500 requests one by one, and clients at once: time to an
-answer (p50, p99), answers a second, answers unlike the earlier ones of a sentence, empty ones. --also NAME=URL measures
-another server with the same interface that runs already; the servers take turns.
+Starts the server, then measures one request with 500 sentences, 500 requests one after another, and 16 and 64
+concurrent clients: latency (p50, p99), answers/s, empty answers, and answers that equal neither that of the list nor
+that of the single request. --also NAME=URL measures another server that is running, with the same interface, in turns.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--also", nargs="+", default=[], metavar="NAME=URL", help="other servers, already running")
     args = parser.parse(argv)
     texts = list(dict.fromkeys(pair["zh"] for pair in phrasebook("train")))[:SENTENCES]
-    with served(args.model) as url:
+    with running_server(args.model) as url:
         urls = {"Dragoman": url, **dict(each.split("=", 1) for each in args.also)}
         turns = [{name: measure(address, texts) for name, address in urls.items()} for _ in range(ROUNDS)]
     columns = list(turns[0]["Dragoman"])
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def served(model: str) -> Iterator[str]:
+def running_server(model: str) -> Iterator[str]:
     """Start the server in a process of its own, yield its address, and stop it."""
     arguments = [sys.executable, str(SERVER), "--model", model, "--port", "0"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
@@ -67,23 +67,23 @@ def measure(url: str, texts: Sequence[str]) -> dict[str, float]:
     together = translate(texts)
     record = {"list, s": time.perf_counter() - begin}
     known = [{answer} for answer in together]
-    wrong = empty = 0
+    different = empty = 0
     for n_clients in CLIENTS:
         begin = time.perf_counter()
         with ThreadPoolExecutor(n_clients, initializer=connect, initargs=(url,)) as pool:
-            answers, times = zip(*pool.map(timed, texts), strict=True)
+            answers, times = zip(*pool.map(translate_timed, texts), strict=True)
         seconds = time.perf_counter() - begin
         if n_clients == 1:
             record |= {"one by one, s": seconds, "ratio": seconds / record["list, s"]}
             known = [{*earlier, answer} for earlier, answer in zip(known, answers, strict=True)]
-        wrong += sum(answer not in earlier for earlier, answer in zip(known, answers, strict=True))
+        different += sum(answer not in earlier for earlier, answer in zip(known, answers, strict=True))
         empty += sum(not answer.strip() for answer in answers)
         record |= {
             f"{n_clients}: p50, ms": median(times),
             f"{n_clients}: p99, ms": sorted(times)[int(0.99 * (len(times) - 1))],
             f"{n_clients}: answers/s": len(texts) / seconds,
         }
-    return record | {"different": wrong, "empty": empty}
+    return record | {"different": different, "empty": empty}
 
 
 def connect(url: str) -> None:
@@ -98,7 +98,7 @@ def translate(q: Any) -> Any:
     return json.loads(LOCAL.connection.getresponse().read())["translatedText"]
 
 
-def timed(text: str) -> tuple[str, float]:
+def translate_timed(text: str) -> tuple[str, float]:
     """Translate; return the answer and the milliseconds."""
     begin = time.perf_counter()
     return translate(text), 1000 * (time.perf_counter() - begin)

@@ -1,7 +1,7 @@
-"""Texts that are measured: the included corpus, and copies of the peers' data that Dragoman cuts into the same pieces.
+"""Texts for measurements: the included corpus, and a normalised copy of the peers' data.
 
-The peers' vocabulary rewrites text (NFKC) before it cuts it; a vocabulary of Dragoman does not. The copies are
-rewritten text, and a vocabulary without the rewriting.
+The peers' sentencepiece model normalises text (NFKC) before it tokenises; Dragoman's tokenizers do not. The copy has
+normalised text, and the same model without normalisation, so that all programs train on the same pieces.
 """
 
 import json
@@ -21,13 +21,13 @@ def phrasebook(split: str) -> list[dict[str, str]]:
 
 
 def copy_data(data: Path, folder: Path, names: list[str]) -> None:
-    """Copy the vocabulary without its rewriting, and text files after it."""
+    """Copy the sentencepiece model without its normalisation, and normalised text files."""
     model = sentencepiece_model.ModelProto()
     model.ParseFromString((data / "spm.model").read_bytes())
     model.normalizer_spec.name, model.normalizer_spec.precompiled_charsmap = "identity", b""
     (folder / "spm.model").write_bytes(model.SerializeToString())
-    rewriting = SentencePieceProcessor(model_file=str(data / "spm.model"))
+    normalizer = SentencePieceProcessor(model_file=str(data / "spm.model"))
     for name in names:
-        rewritten = rewriting.normalize((data / name).read_text(encoding="utf-8").splitlines())
-        text = "".join(line.replace("\u2581", " ").strip() + "\n" for line in rewritten)
+        normalized = normalizer.normalize(list(read_lines(data / name)))
+        text = "".join(line.replace("\u2581", " ").strip() + "\n" for line in normalized)
         (folder / name).write_text(text, encoding="utf-8")

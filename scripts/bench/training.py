@@ -1,8 +1,8 @@
-"""Training speed beside other programs: python scripts/bench/training.py [--size base] [--precision 32 auto]
+"""Compare training speed with other programs: python scripts/bench/training.py [--size base] [--precision 32 auto]
 
-Target tokens without padding, in three windows of some seconds after a warm-up. A window counts only if other processes
-used less than 4 % of the machine. The table goes to runs/bench/training_SIZE.md. BENCH_HOME and BENCH_SCRIPTS name the
-data and the peers' programs (scripts/README.md). Without BENCH_HOME, Dragoman trains alone, on the phrasebook.
+Counts target tokens, without padding, per second in three windows after a warm-up. A window counts only if other
+processes used less than 4 % of the machine. The table goes to runs/bench/training_SIZE.md. BENCH_HOME and BENCH_SCRIPTS
+name the data and the peers' programs (scripts/README.md). Without BENCH_HOME, Dragoman trains alone, on the phrasebook.
 """
 
 import os
@@ -18,7 +18,8 @@ from texts import copy_data
 from dragoman.commands.cli import Parser, command
 
 ROUNDS = 2
-PATIENCE = 600.0  # seconds that a program may take beside its windows, of which there are twelve at most
+MAX_WINDOWS = 12
+OVERHEAD = 600.0  # seconds for the start, the data and the warm-up
 FILES = ["train.en", "train.de", "val.en", "val.de"]
 
 
@@ -51,11 +52,11 @@ def main(argv: list[str]) -> None:
             of_peers = {"SIZE": args.size, "WINDOW": args.window}
             programs += peer_programs(TRAINERS, "train", args.peers, "training", of_peers)
         # Warm-up, number of windows, noise and tokens of a batch are the defaults of all programs.
-        compare(f"training_{args.size}", programs, ROUNDS, 12 * args.window + PATIENCE, page)
+        compare(f"training_{args.size}", programs, ROUNDS, MAX_WINDOWS * args.window + OVERHEAD, page)
 
 
 def page(runs: list[Record]) -> str:
-    """The machine, and a row for each program, the fastest first."""
+    """The machine, and a table of the programs, the fastest first."""
     columns = {
         "precision": lambda runs: runs[-1].get("precision", "-"),
         "ms a step": lambda runs: f"{statistics.median(run['step_ms'] for run in runs):,.0f}",

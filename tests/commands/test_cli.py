@@ -1,6 +1,7 @@
 """The parts that all command lines share."""
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ def test_lines_are_counted_as_they_are_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     assert list(cli.read_lines(io.BytesIO(content))) == ["", "\ufffd", "a", "", "一\u2028二\x0c三"]
     assert cli.count_lines(str(tmp_path / "file")) == 5
+    read, _ = os.pipe()
+    assert cli.count_lines(f"/dev/fd/{read}") is None  # a pipe that was read has no lines left to translate
 
 
 def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:

@@ -188,18 +188,22 @@ def test_neighbours_in_a_model(script: Script) -> None:
     assert cosines == sorted(cosines, reverse=True)
 
 
-@pytest.mark.parametrize("kind", ["skipgram", "cbow", "cbow_sum"])
-def test_trained_vectors_fit_the_model(kind: str, script: Script, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "sizes", "size"), [("skipgram", "model.d_model=8", 8), ("cbow", "", 256), ("cbow_sum", "--dim 8", 8)]
+)
+def test_trained_vectors_fit_the_model(
+    kind: str, sizes: str, size: int, script: Script, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     word2vec, models = gensim.models.Word2Vec, []
     monkeypatch.setattr(gensim.models, "Word2Vec", lambda *a, **o: models.append(word2vec(*a, **o)) or models[0])
     rows = [json.dumps({"zh": f"我有{k}本书。", "en": f"I have {k} books."}) for k in range(100)]
     write(home / "books.jsonl", *rows)
-    settings = "data.corpora=[{path:books.jsonl}] data.tokenizer.vocab_size=320 model.d_model=8"
-    out = script(f"train_word2vec {settings} --output v.txt --epochs 1 --kind {kind}").out
+    settings = "data.corpora=[{path:books.jsonl}] data.tokenizer.vocab_size=320"
+    out = script(f"train_word2vec {settings} {sizes} --output v.txt --epochs 1 --kind {kind}").out
     assert bool(models[0].sg) == (kind == "skipgram")
     assert models[0].cbow_mean == (kind != "cbow_sum")  # the mean of the context's vectors, or their sum
     header, *lines = (home / "v.txt").read_text().splitlines()
-    assert header.split() == [str(len(lines)), "8"]
-    assert "model.embedding.init=v.txt" in out
+    assert header.split() == [str(len(lines)), str(size)]
+    assert f"model.d_model={size} model.embedding.init=v.txt" in out
     assert np.isfinite([float(number) for number in lines[0].split()[1:]]).all()
     assert len(script("neighbours --vectors v.txt books").out.splitlines()) > 1

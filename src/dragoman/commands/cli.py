@@ -70,7 +70,7 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
         except OSError as error:
             print(f"error: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
             return 2
-        except ModuleNotFoundError as error:  # of an extra
+        except ModuleNotFoundError as error:  # a package of an optional extra (pyproject.toml)
             print(f"error: {error.name} is not installed. Run `pip install {error.name}`", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
@@ -93,7 +93,7 @@ def add_translation_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("search (default: the settings of the model)")
     group.add_argument("--sample", action="store_true", help="sample from the model's distribution")
     group.add_argument("--beam", type=int, metavar="N", help="beam search with N hypotheses; 1 is greedy")
-    group.add_argument("--n-best", type=int, metavar="N", help="N translations of each line, best first")
+    group.add_argument("--n-best", type=int, metavar="N", help="N translations of each line, best first (1)")
     group.add_argument("--length-penalty", type=float, metavar="X", help="divide scores by length^X")
     group.add_argument("--temperature", type=float, metavar="X", help="with --sample: above 1 is more random (1)")
     group.add_argument("--top-k", type=int, metavar="N", help="with --sample: keep the N most probable pieces")
@@ -132,8 +132,10 @@ def read_lines(stream: IO[bytes]) -> Iterator[str]:
         yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "replace")
 
 
-def count_lines(path: str) -> int:
-    """Count the lines that `read_lines` yields."""
+def count_lines(path: str) -> int | None:
+    """Count the lines that `read_lines` yields; None for a pipe, which is read once."""
+    if not os.path.isfile(path):
+        return None
     with open(path, "rb") as file:
         return sum(1 for _ in file)
 
@@ -151,7 +153,7 @@ def new_file(path: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
 def load_translator(args: argparse.Namespace, lines: Iterable[str]) -> tuple[Translator, Iterator[str], Direction]:
     """Load --model, or the newest model under runs/ that fits the input.
 
-    Returns the translator, all lines again, and their direction.
+    Returns the translator, the lines (those read here included), and their direction.
     """
     rest = iter(lines)
     first = list(itertools.islice(rest, _SAMPLE_LINES))
@@ -172,7 +174,7 @@ def load_translator(args: argparse.Namespace, lines: Iterable[str]) -> tuple[Tra
 
 
 @contextlib.contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[int], object]]:
+def progress_bar(total: int | None) -> Iterator[Callable[[int], object]]:
     """Show a bar and the speed; yield a function that takes the number of lines done."""
     from rich import progress
     from rich.console import Console
@@ -183,6 +185,6 @@ def progress_bar(total: int) -> Iterator[Callable[[int], object]]:
     with progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total, rate=0.0)
         yield lambda done: bar.update(task, completed=done, rate=done / (bar.tasks[0].elapsed or 1.0))
-    done, seconds = bar.tasks[0].completed, bar.tasks[0].elapsed or 0.0
+    done, seconds = bar.tasks[0].completed, bar.tasks[0].elapsed or 1.0
     unit = "line" if done == 1 else "lines"
     print(f"{done:,} {unit} in {seconds:.1f} s ({done / seconds:,.1f} lines/s)", file=sys.stderr)

@@ -88,7 +88,8 @@ def converter(script: str, language: str) -> Callable[[str], str]:
 def characters_to_convert(script: str, languages: Sequence[str], texts: Iterable[str]) -> dict[str, str]:
     """Return characters of the other Chinese script, each with its replacement.
 
-    `texts` are converted already, word by word; their characters stay: 乾 becomes 干, but not where 乾隆 occurs.
+    `texts` are converted already, word by word. Characters that they still contain are left out: 乾 becomes 干, unless
+    some text contains 乾隆.
     Empty if a language is Japanese or Korean, which write some of these characters themselves.
     """
     if script not in ("hans", "hant") or {"ja", "ko"} & set(map(primary, languages)):
@@ -115,7 +116,7 @@ class Cleaner:
             )
 
     def clean(self, rows: Rows, split: str) -> list[Pair]:
-        """Return the pairs to keep; outside train with references, tgt first."""
+        """Return the pairs to keep. Those of validation and test have references, tgt first."""
         pairs = []
         self.report.read[split] += len(rows.src)
         for src, tgt, references in zip(rows.src, rows.tgt, rows.references or repeat([]), strict=False):
@@ -132,7 +133,7 @@ class Cleaner:
         return pairs
 
     def fold(self, src: str) -> str:
-        """Return a source as duplicates and leaks compare it: no tag, one script."""
+        """Return a source in the form that is compared: without the tag, in one script."""
         return self._hans(src.removeprefix(SYNTHETIC))
 
     def forms(self, src: str) -> list[str]:
@@ -140,7 +141,7 @@ class Cleaner:
         return list(dict.fromkeys((src, self._hans(src), self._hant(src))))[:2]
 
     def _references(self, tgt: str, references: list[str]) -> tuple[str, ...]:
-        """Return the references, tgt first; those that lack tgt belong to the source."""
+        """Return the references, tgt first. A list without tgt has translations into the source language."""
         texts = [_repair(text, self._convert_tgt) for text in references if len(text) <= MAX_CHARS]
         return tuple(dict.fromkeys([tgt, *filter(None, texts)])) if tgt in texts else (tgt,)
 
@@ -168,7 +169,7 @@ def _repair(text: str, convert: Callable[[str], str]) -> str:
 
 
 def _wrong_script(text: str, language: str) -> bool:
-    """Whether Chinese text has no Han, or text of a WITHOUT_HAN language has some."""
+    """Whether Chinese text has no Han character, or a WITHOUT_HAN language has one."""
     has_han = HAN.search(text) is not None
     return not has_han if is_chinese(language) else has_han and primary(language) in WITHOUT_HAN
 
@@ -212,8 +213,9 @@ def assign_splits(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the indices of the pairs to keep in train, and those of new splits.
 
-    `train` and `given`, the held-out pairs of the corpora, are hashes. `sizes` are those of the new splits, taken
-    from train; no pair of the mask `synthetic` is in them. Duplicates and leaks are counted in `report`.
+    `train` (2, n) and `given` (2, m) are hashes, `given` those of the validation and test pairs that the corpora have.
+    `sizes` names the splits to take from train, without the pairs of the mask `synthetic` (n,). Duplicates and leaks
+    are counted in `report`.
     """
     keep = np.ones(train.shape[1], bool)
 
@@ -238,7 +240,7 @@ def assign_splits(
 
 
 def _hold_out(train: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:
-    """Choose up to `size` of the `candidates` (indices), but at most 2 % of them.
+    """Choose up to `size` of the `candidates` (indices), but at most 2 % of them, and at least one.
 
     The choice depends on the hashes alone, not on the order of the corpus or a seed. Pairs of unique sentences come
     first, because training pairs that share a sentence with the split are dropped.

@@ -26,7 +26,7 @@ ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 
 @dataclass(frozen=True)
 class Corpus:
-    """An existing corpus."""
+    """A corpus that exists, and how to read it."""
 
     config: CorpusConfig
     key: list[Any]  # plain data; equal keys mean equal content
@@ -101,7 +101,6 @@ def locate(path: str, root: str | None = None) -> Path:
 
 def _key(splits: Mapping[str, Iterable[Path]], columns: Columns) -> list[Any]:
     """Return a key of the columns and of each file's path, size and modification time."""
-
     stats = {
         split: [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         for split, files in splits.items()
@@ -139,7 +138,7 @@ def _standard_splits(where: str, splits: Mapping[str, T]) -> dict[str, T]:
 def _on_hub(config: CorpusConfig, columns: Columns, local_error: str) -> Corpus:
     """Return a dataset of the Hugging Face hub, or its copy in the cache if offline.
 
-    If there is neither, the message ends with `local_error`, the reason why no local corpus was found.
+    If there is neither, the error message ends with `local_error`, why no local corpus was found.
     """
     assert config.path
     reason = unreachable(config.path)
@@ -162,7 +161,10 @@ def _on_hub(config: CorpusConfig, columns: Columns, local_error: str) -> Corpus:
 
 
 def unreachable(path: str) -> str | None:
-    """Return why the hub is unreachable, or None; `datasets` would retry for long."""
+    """Return why the hub cannot be reached, or None.
+
+    Tested first, because `datasets` tries again for a long time.
+    """
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return "HF_HUB_OFFLINE is set"
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")

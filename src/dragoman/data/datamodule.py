@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
@@ -112,14 +111,13 @@ class TranslationData(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Return the endless stream of batches, from number `consumed` on."""
-        # An index is a whole batch. Without its own generator, the loader would change the one of dropout.
+        # An index is a whole batch.
         return DataLoader(
             self._dataset,
             batch_size=None,
             sampler=self._indices(),
             num_workers=self.config.workers,
             worker_init_fn=_ignore_signals,
-            generator=torch.Generator(),
         )
 
     def val_dataloader(self) -> DataLoader[Batch]:

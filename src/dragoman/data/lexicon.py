@@ -10,7 +10,7 @@ from dragoman.data.store import Ragged
 from dragoman.special import PAD
 
 # Further pairs take time and add few words.
-_MAX_PAIRS, _N_ROUNDS = 50_000, 5
+_MAX_PAIRS, _N_ITERATIONS = 50_000, 5
 # Less probable translations are noise.
 _MIN_PROBABILITY = 0.02
 
@@ -20,20 +20,23 @@ def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[
 
     Row 2i of `ids` is the source of pair i, row 2i + 1 its target; the sizes are those of the vocabularies. The weight
     is t * log(t / p), where p is the frequency of the target piece: small for a piece that occurs beside every source
-    piece ("the"). In a joint vocabulary, pieces that targets contain as well (digits, marks) have no entry.
+    piece ("the"). In a joint vocabulary, a piece has an entry only if it is more than twice as frequent in sources as
+    in targets: digits and punctuation have none.
     """
     pairs = np.arange(len(ids) // 2)
     if len(pairs) > _MAX_PAIRS:
         pairs = np.sort(np.random.default_rng(1).choice(pairs, _MAX_PAIRS, replace=False))
     (src, n_src), (tgt, n_tgt) = ids.take(2 * pairs), ids.take(2 * pairs + 1)
-    sources, places = _cells(src, n_src, n_tgt)
-    keys, cells = np.unique(sources * tgt_size + tgt[places], return_inverse=True)
+    sources, positions = _links(src, n_src, n_tgt)
+    keys, entries = np.unique(sources * tgt_size + tgt[positions], return_inverse=True)
     sources, targets = np.divmod(keys, tgt_size)
     t = np.ones(len(keys))
-    for _ in range(_N_ROUNDS):
-        shares = t[cells]
-        shares /= np.bincount(places, shares)[places]
-        counts = np.bincount(cells, shares)
+    for _ in range(_N_ITERATIONS):
+        # Expectation: the probability of each link.
+        links = t[entries]
+        links /= np.bincount(positions, links)[positions]
+        # Maximisation: the relative frequencies of the expected counts.
+        counts = np.bincount(entries, links)
         t = counts / np.bincount(sources, counts)[sources]
     in_src, in_tgt = np.bincount(src, minlength=src_size), np.bincount(tgt, minlength=tgt_size)
     weights = t * np.log(np.maximum(t * len(tgt) / in_tgt[targets], 1))
@@ -43,14 +46,14 @@ def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[
     return sources[keep], targets[keep], weights[keep]
 
 
-def _cells(src: np.ndarray, n_src: np.ndarray, n_tgt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cells of all pairs: source pieces (n,) and target places (n,).
+def _links(src: np.ndarray, n_src: np.ndarray, n_tgt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the possible alignment links: source pieces (n,) and target positions (n,).
 
-    Each source piece of a pair, or PAD for none, stands beside each of its target pieces. A place is an index of the
-    concatenated targets; `n_src` and `n_tgt` are the lengths of the rows of each side.
+    Each target piece of a pair is linked with each of its source pieces, and with PAD for none. A position is an index
+    of the concatenated targets; `n_src` and `n_tgt` are the numbers of pieces of the sentences.
     """
     # One PAD after the source pieces of each pair.
     pieces = np.insert(src.astype(np.int64), np.cumsum(n_src), PAD)
-    first, n_cells = (np.repeat(each, n_src + 1) for each in (np.cumsum(n_tgt) - n_tgt, n_tgt))
-    shifts = first - np.cumsum(n_cells) + n_cells
-    return np.repeat(pieces, n_cells), np.arange(n_cells.sum()) + np.repeat(shifts, n_cells)
+    first, n_links = np.repeat(np.cumsum(n_tgt) - n_tgt, n_src + 1), np.repeat(n_tgt, n_src + 1)
+    shifts = first - np.cumsum(n_links) + n_links
+    return np.repeat(pieces, n_links), np.arange(n_links.sum()) + np.repeat(shifts, n_links)

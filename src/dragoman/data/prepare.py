@@ -141,7 +141,7 @@ def _folder(config: DataConfig, step: str, depends_on: list[Any], fill: Callable
 
 def _texts(config: DataConfig, corpora: list[Corpus]) -> Path:
     options = [config.src, config.tgt, config.script, config.leak, config.drop_copies, config.max_ratio]
-    options += [config.validation_size, config.test_size]
+    options += [config.validation_size, config.test_size, *map(str, config.every_direction)]
     parts, keys = [corpus.config.part for corpus in corpora], [corpus.key for corpus in corpora]
     return _folder(config, "texts", [*options, parts, keys], partial(_write_texts, corpora=corpora, config=config))
 

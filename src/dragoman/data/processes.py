@@ -5,7 +5,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import TypeVar
@@ -23,9 +23,11 @@ def in_order(function: Callable[[Chunk], Result], chunks: Iterable[Chunk], worke
     """
     workers, remaining = workers or min(os.cpu_count() or 1, 8), iter(chunks)
     yield from map(function, islice(remaining, None if workers == 1 else ALONE))
+    if not (following := list(islice(remaining, 1))):
+        return
     # A forked process could wait for ever for a lock that one of our threads held.
     with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
-        submitted = (pool.submit(function, chunk) for chunk in remaining)
+        submitted = (pool.submit(function, chunk) for chunk in chain(following, remaining))
         waiting = deque(islice(submitted, 2 * workers))
         while waiting:
             yield waiting.popleft().result()

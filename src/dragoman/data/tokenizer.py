@@ -65,7 +65,8 @@ class Tokenizer:
             model = self.path.read_bytes()
             self._model.LoadFromSerializedProto(model)
         except (OSError, RuntimeError) as error:
-            raise UserError(f"{path}: cannot be read as a sentencepiece model ({error})") from error
+            reason = getattr(error, "strerror", None) or "damaged, or another kind of file"
+            raise UserError(f"{path}: cannot be read as a sentencepiece model ({reason})") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
 
     @classmethod

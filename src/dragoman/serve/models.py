@@ -73,10 +73,11 @@ class Models:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.models = [Model(folder) for folder in folders]
-        pairs = [(direction, model) for model in self.models for direction in model.directions]
-        self._of = dict(pairs)
-        if len(self._of) < len(pairs):
-            raise UserError("--model: several models translate the same direction. Name one of them")
+        self._of: dict[Direction, Model] = {}
+        for model in self.models:
+            if twice := [str(direction) for direction in model.directions if direction in self._of]:
+                raise UserError(f"--model: several models translate {' and '.join(twice)}. Name one of them")
+            self._of |= dict.fromkeys(model.directions, model)
         self.directions = list(self._of)
         sources, targets = zip(*self.directions, strict=True)
         self.languages = list(dict.fromkeys((*sources, *targets)))  # of all models, sources first

@@ -78,12 +78,12 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         c = config.trainer
         raise UserError(f"trainer.nodes={c.nodes}, trainer.devices={c.devices}: {error}") from error
     announce(f"resuming {run_dir} at step {step}" if saved else f"training {run_dir}", data, module, trainer)
-    if saved is None and config.init_from is not None:
-        # The scores before the adaptation, as step 0; the original stays the best model until one is better.
-        trainer.validate(module, datamodule=data, verbose=False)
-        if trainer.is_global_zero:
-            results.keep(0)
     try:
+        if saved is None and config.init_from is not None:
+            # The scores before the adaptation, as step 0; the original stays the best model until one is better.
+            trainer.validate(module, datamodule=data, verbose=False)
+            if trainer.is_global_zero:
+                results.keep(0)
         trainer.fit(module, datamodule=data, ckpt_path=saved, weights_only=True)
     except torch.OutOfMemoryError as error:
         raise UserError(

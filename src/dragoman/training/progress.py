@@ -156,6 +156,7 @@ class ProgressCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.started = self.shown = time.monotonic()
+        self.first_step = trainer.global_step
         self._end_at(trainer, pl_module)
         self._begin_window()
         if trainer.is_global_zero and self.console.is_terminal:
@@ -205,9 +206,9 @@ class ProgressCallback(Callback):
 
     def _show_progress(self, step: int, loss: float, rate: float) -> None:
         n_steps, limit = self.n_steps, math.inf if self.pace else self.max_seconds
-        seconds = self.seconds
-        left = min((n_steps - step) * seconds / step, limit - seconds)
-        share = max(step / n_steps, seconds / limit)
+        pace = (time.monotonic() - self.started) / max(1, step - self.first_step)  # validations included
+        left = min((n_steps - step) * pace, limit - self.seconds)
+        share = max(step / n_steps, self.seconds / limit)
         clock = timedelta(seconds=max(0, round(left)))
         of_all = f" of {n_steps}" if math.isfinite(n_steps) else ""
         text = f"step {step}{of_all}  loss {loss:.3f}  {rate:,.0f} tokens/s  {clock} left"
