@@ -39,12 +39,8 @@ def test_the_stream_resumes_anywhere(small: Callable, first: Callable, options: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("p", [0.0, 0.2])
-def test_workers_change_neither_batches_nor_random_state(small: Callable, first: Callable, p: float) -> None:
-    alone = first(small(tokenizer=sampling(p)), 12)
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    assert equal(alone, first(small(tokenizer=sampling(p), workers=2), 12))
-    assert torch.equal(torch.get_rng_state(), before)
+def test_workers_do_not_change_the_batches(small: Callable, first: Callable, p: float) -> None:
+    assert equal(first(small(tokenizer=sampling(p)), 12), first(small(tokenizer=sampling(p), workers=2), 12))
 
 
 def test_an_epoch_repeats_pairs_as_often_as_configured(

@@ -169,7 +169,7 @@ def _repair(text: str, convert: Callable[[str], str]) -> str:
 
 
 def _wrong_script(text: str, language: str) -> bool:
-    """Whether Chinese text has no Han character, or a WITHOUT_HAN language has one."""
+    """Whether Chinese text has no Han, or a WITHOUT_HAN language has some."""
     has_han = HAN.search(text) is not None
     return not has_han if is_chinese(language) else has_han and primary(language) in WITHOUT_HAN
 
@@ -240,10 +240,10 @@ def assign_splits(
 
 
 def _hold_out(train: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:
-    """Choose up to `size` of the `candidates` (indices), but at most 2 % of them, and at least one.
+    """Choose up to `size` of the `candidates` (indices), but at most 2 % of them.
 
-    The choice depends on the hashes alone, not on the order of the corpus or a seed. Pairs of unique sentences come
-    first, because training pairs that share a sentence with the split are dropped.
+    At least one is chosen. The choice depends on the hashes alone, not on the order of the corpus or a seed. Pairs of
+    unique sentences come first, because training pairs that share a sentence with the split are dropped.
     """
     among = train[:, candidates]
     counts = np.zeros(len(candidates), np.int64)
