@@ -116,7 +116,7 @@ class Cleaner:
             )
 
     def clean(self, rows: Rows, split: str) -> list[Pair]:
-        """Return the pairs to keep. Those of validation and test have references, tgt first."""
+        """Return the pairs to keep, those of validation and test with references."""
         pairs = []
         self.report.read[split] += len(rows.src)
         for src, tgt, references in zip(rows.src, rows.tgt, rows.references or repeat([]), strict=False):
@@ -133,7 +133,7 @@ class Cleaner:
         return pairs
 
     def fold(self, src: str) -> str:
-        """Return a source in the form that is compared: without the tag, in one script."""
+        """Return a source as it is compared: without the tag, in one script."""
         return self._hans(src.removeprefix(SYNTHETIC))
 
     def forms(self, src: str) -> list[str]:
@@ -141,7 +141,7 @@ class Cleaner:
         return list(dict.fromkeys((src, self._hans(src), self._hant(src))))[:2]
 
     def _references(self, tgt: str, references: list[str]) -> tuple[str, ...]:
-        """Return the references, tgt first. A list without tgt has translations into the source language."""
+        """Return the references, tgt first; a list without tgt is of the source language."""
         texts = [_repair(text, self._convert_tgt) for text in references if len(text) <= MAX_CHARS]
         return tuple(dict.fromkeys([tgt, *filter(None, texts)])) if tgt in texts else (tgt,)
 

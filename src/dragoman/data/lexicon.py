@@ -47,7 +47,7 @@ def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[
 
 
 def _links(src: np.ndarray, n_src: np.ndarray, n_tgt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the possible alignment links: source pieces (n,) and target positions (n,).
+    """Return all possible links: source pieces (n,) and target positions (n,).
 
     Each target piece of a pair is linked with each of its source pieces, and with PAD for none. A position is an index
     of the concatenated targets; `n_src` and `n_tgt` are the numbers of pieces of the sentences.
