@@ -122,7 +122,7 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
         _print(note)
     if not corpora:
         raise UserError(
-            f"data.corpora: none available. {' '.join(notes)} Name one, e.g. data.corpora=[{{path: my.tsv}}]"
+            f"data.corpora: none available. {' '.join(notes)} Name one, e.g. data.corpora='[{{path: my.tsv}}]'"
         )
     _write_json(record, used)
     return corpora, notes

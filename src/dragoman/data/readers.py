@@ -49,7 +49,7 @@ class Columns:
         name = self.tgt if self.src in names else self.src
         return UserError(
             f"{self.where}: no column '{name}'{suggest(name, names)} (found {', '.join(names)}). "
-            "Set data.src and data.tgt, or src_column and tgt_column of the corpus"
+            "Set data.src and data.tgt (doctor.py: --src, --tgt), or src_column and tgt_column of the corpus"
         )
 
 
