@@ -129,7 +129,7 @@ def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> 
     if not args.corpus:
         return args.split, testsets.of_run(run, args.split, direction), direction
     corpus = CorpusConfig(path=args.corpus, name=args.name)
-    pairs = testsets.of_corpus(corpus, args.split, direction, args.root)
+    pairs = testsets.of_corpus(corpus, args.split, direction, directions[0], args.root)
     return f"{corpus.part}-{args.split}", pairs, direction
 
 

@@ -135,7 +135,7 @@ class PositionConfig(Section, prefix="model.position."):
 class EmbeddingConfig(Section):
     """Initial embeddings: random, or from `init`."""
 
-    # "lexicon": source pieces start beside their translations (training/initial.py); else a file of word vectors
+    # "lexicon": source pieces start at their translations' mean (training/initial.py); else a file of word vectors
     init: str | None = None
 
 

@@ -61,7 +61,8 @@ def test_a_parquet_file(tmp_path: Path, nested: bool) -> None:
 
 
 TMX = """<?xml version="1.0"?><tmx version="1.4"><header/><body>
-<tu><tuv xml:lang="zh-CN"><seg>你<ph>好</ph>。</seg></tuv><tuv xml:lang="EN-us"><seg>Hello.</seg></tuv></tu>
+<tu><tuv xml:lang="zh-CN"><seg><bpt>&lt;b&gt;</bpt>你<hi>好</hi><ept>&lt;/b&gt;</ept>。</seg></tuv>
+<tuv xml:lang="EN-us"><seg>Hello.</seg></tuv></tu>
 <tu><tuv xml:lang="de"><seg>Ja</seg></tuv><tuv xml:lang="zh"><seg>是</seg></tuv></tu>
 </body></tmx>"""
 

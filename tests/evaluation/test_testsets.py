@@ -30,17 +30,17 @@ def corpus(tmp_path: Path) -> CorpusConfig:
 
 
 def test_a_corpus_brings_its_references(corpus: CorpusConfig) -> None:
-    forwards = testsets.of_corpus(corpus, "test", ZH_EN, None)
+    forwards = testsets.of_corpus(corpus, "test", ZH_EN, ZH_EN, None)
     assert [pair.src for pair in forwards] == [zh for zh, _ in PAIRS]
     assert forwards[0].references == ("Long time no see.", "It's been ages.")
     # References in the other language are left out.
-    backwards = testsets.of_corpus(corpus, "test", EN_ZH, None)
+    backwards = testsets.of_corpus(corpus, "test", EN_ZH, ZH_EN, None)
     assert [pair.references for pair in backwards] == [(zh,) for zh, _ in PAIRS]
 
 
 def test_a_set_is_converted_to_the_other_script(corpus: CorpusConfig) -> None:
     pytest.importorskip("opencc")
-    pairs = testsets.of_corpus(corpus, "test", ZH_EN, None)
+    pairs = testsets.of_corpus(corpus, "test", ZH_EN, ZH_EN, None)
     converted = testsets.in_script(pairs, "hant", ZH_EN)
     assert [pair.src for pair in converted] == ["好久不見。", "我愛你。", "謝謝。"]
     assert [pair.references for pair in converted] == [pair.references for pair in pairs]
@@ -49,7 +49,7 @@ def test_a_set_is_converted_to_the_other_script(corpus: CorpusConfig) -> None:
 @pytest.mark.parametrize(("split", "part"), [("tset", "did you mean 'test'"), ("train", "no split 'train'")])
 def test_a_missing_split_is_named(corpus: CorpusConfig, split: str, part: str) -> None:
     with pytest.raises(UserError, match=part):
-        testsets.of_corpus(corpus, split, ZH_EN, None)
+        testsets.of_corpus(corpus, split, ZH_EN, ZH_EN, None)
 
 
 def test_files_with_several_references(tmp_path: Path) -> None:

@@ -139,6 +139,8 @@ def _units(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
     languages: set[str] = set()
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for _, element in ElementTree.iterparse(file):
+            if element.tag in ("bpt", "ept", "it", "ph", "ut"):
+                element.text = None  # markup, such as <b>, of the original document
             if element.tag != "tu":
                 continue
             texts: dict[str, str] = {}

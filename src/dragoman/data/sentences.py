@@ -33,7 +33,7 @@ _CONTEXT = 24
 
 # Words whose dot never ends a sentence, even before a capital: a name follows.
 _BEFORE_NAMES = re.compile(
-    "mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|fr|messrs|mme|mlle|vs|cf|viz|ca",
+    "mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|fr|messrs|mme|mlle|vs|cf|viz|ca|sr|sra|bzw|evtl|ggf",
     re.IGNORECASE,
 )
 # Words whose dot does not end a sentence when a number follows: No. 5, Fig. 3, Dec. 24.
@@ -95,9 +95,9 @@ def _is_abbreviation(text: str, start: int, dot: int) -> bool:
         return True
     if _BEFORE_NUMBERS.fullmatch(word) and _next_visible(text, dot + 1).isdigit():
         return True
-    # Initials: J. Smith
+    # Initials: J. Smith, z. B.
     if len(word) == 1:
-        return word.isupper() and word != "I"
+        return word.isascii() and word.isalpha() and word != "I"
     return _INITIALS.fullmatch(word) is not None and word.lower() not in ("a.m", "p.m")
 
 

@@ -36,15 +36,18 @@ def of_run(run: Path, split: str, direction: Direction) -> list[Pair]:
     return _cleaned(pairs, f"the {split} split of {run}")
 
 
-def of_corpus(config: CorpusConfig, split: str, direction: Direction, root: str | None) -> list[Pair]:
-    """A split of a corpus: a file, a folder, or a hub dataset."""
-    splits = find(replace(config, split=split), direction.src, direction.tgt, root).open()
+def of_corpus(config: CorpusConfig, split: str, direction: Direction, first: Direction, root: str | None) -> list[Pair]:
+    """A split of a corpus: a file, a folder, or a hub dataset.
+
+    `first` is the model's first direction, which names the columns of a TSV without a header, as in training.
+    """
+    splits = find(replace(config, split=split), first.src, first.tgt, root).open()
     if split not in splits:
         raise UserError(f"{config.label}: no split '{split}' (found {', '.join(splits)})")
     pairs = []
     for rows in splits[split]:
-        columns = rows.src, rows.tgt, rows.references or [[]] * len(rows.src)
-        for src, tgt, references in zip(*columns, strict=True):
+        sides = (rows.src, rows.tgt) if direction == first else (rows.tgt, rows.src)
+        for src, tgt, references in zip(*sides, rows.references or [[]] * len(rows.src), strict=True):
             # References that do not hold the target belong to the other direction.
             pairs.append(Pair(src, tgt, tuple(references) if tgt in references else ()))
     return _cleaned(pairs, config.label)

@@ -109,7 +109,7 @@ class StopSignals:
 class CheckpointCallback(Callback):
     """Save checkpoints and stop the run.
 
-    It must be the last callback, because its checkpoints contain the state of the others.
+    It must be the last callback, because it saves what the others update in the same hook.
     """
 
     def __init__(self, results: Results, progress: ProgressCallback, signals: StopSignals) -> None:

@@ -43,6 +43,7 @@ def fit(config: Config) -> Path:
 
     Raises UserError for an error that the user can correct, and Stopped after a signal.
     """
+    configure_memory()
     config, run_dir = resolve(adapted(config)), Path(config.run_dir)
     with StopSignals() as signals, run.lock(run_dir):
         metrics = run.open_run(config, run_dir)
@@ -69,7 +70,7 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
     validation = ValidationCallback(data, config, module, progress.report)
     validation.average = metrics.get("average")
     results = Results(config, run_dir, module, validation, metrics)
-    if run.is_first():
+    if saved is None and run.is_first():
         results.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
     callbacks = [progress, validation, CheckpointCallback(results, progress, signals)]
     try:
@@ -164,7 +165,9 @@ def resolve(config: Config) -> Config:
     choose("search.kind", config.search.kind, SEARCHES)
     check_loggers(config.trainer.loggers)
     for name in config.trainer.metrics:
-        choose("trainer.metrics", name, METRICS)
+        metric = choose("trainer.metrics", name, METRICS)
+        for direction in config.data.every_direction:
+            metric(direction.tgt)  # raises UserError without the tokenizer of its language
     scores, monitor = ["loss", *config.trainer.metrics, "exact"], config.training.monitor
     check_choice("training.monitor", next(filter(monitor.startswith, scores), monitor), scores)
     sizes: dict[str, Any] = {k: v for k, v in recipe.size("small").items() if getattr(config.model, k) is None}
@@ -184,11 +187,10 @@ def resolve(config: Config) -> Config:
 
 
 def prepare_data(config: Config, run_dir: Path, metrics: dict[str, Any]) -> tuple[Config, TranslationData]:
-    """Set up malloc, seed and data; choose the automatic settings.
+    """Set up seed and data; choose the automatic settings.
 
     metrics["recipe"] records them for the next start. Raises UserError without validation pairs.
     """
-    configure_memory()
     seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
     config, metrics["recipe"], lines = recipe.complete(config, data, metrics.get("recipe", {}))

@@ -19,7 +19,7 @@ from dragoman.config import Config, SearchConfig, TrainerConfig
 from dragoman.explain import cost
 from dragoman.special import EOS
 from dragoman.training.fit import adapted, announce, make_module, make_trainer, prepare_data, resolve
-from dragoman.training.machine import peak_memory
+from dragoman.training.machine import configure_memory, peak_memory
 from dragoman.training.progress import ProgressCallback
 from dragoman.training.run import quiet
 from dragoman.training.validation import ValidationCallback
@@ -30,6 +30,7 @@ WARM_UP = 10  # before them: the longest batches come first, memory is allocated
 
 def preflight(config: Config) -> None:
     """Print size, computed cost, measured speed, time and memory of the run."""
+    configure_memory()
     config = resolve(adapted(config))
     with tempfile.TemporaryDirectory(prefix="dragoman-preflight-") as name:
         quiet(Path(name))

@@ -46,12 +46,14 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> t
             lines.append(f"{' '.join(f'{key}={chosen[key]:g}' for key in missing)} ({reason})")
 
     gpu, n_pairs = config.trainer.accelerator != "cpu", data.train_size
-    speed = SPEED["gpu" if gpu else "cpu"]
+    n_processes = config.trainer.devices * config.trainer.nodes
+    n_batches = n_processes * config.training.accumulate  # of an optimizer step
+    speed = SPEED["gpu"] * n_processes if gpu else SPEED["cpu"]
     name = "base" if gpu and n_pairs >= 200_000 else "small"
     fill(f"{n_pairs:,} pairs", {f"model.{key}": value for key, value in size(name).items()})
 
     lowest, highest, steps = (4096, 16_384, 20_000) if gpu else (768, 4096, 4_000)
-    tokens = min(highest, max(lowest, round(_tokens(config, speed) / FILLED / steps / 256) * 256))
+    tokens = min(highest, max(lowest, round(_tokens(config, speed) / FILLED / steps / n_batches / 256) * 256))
     fill(f"{steps:,} steps or more, if they fit", {"data.max_tokens": max(tokens, config.data.longest)})
 
     n_tokens = _tokens(config, speed)  # again, because the size of a batch is known now
@@ -62,7 +64,7 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> t
         {"model.dropout": dropout, "model.activation_dropout": 0.0 if dropout < 0.3 else 0.1},
     )
     fill("grows with the number of epochs", {"training.weight_decay": 0.01 if epochs < 8 else 0.1})
-    n_steps = min(config.trainer.max_steps or math.inf, n_tokens / (FILLED * config.data.max_tokens))
+    n_steps = min(config.trainer.max_steps or math.inf, n_tokens / (FILLED * config.data.max_tokens * n_batches))
     warmup = round(min(2_000, max(100, n_steps / 10)))
     if config.init_from:
         fill("the model is trained already", {"training.lr": 3e-4, "training.warmup_steps": 100})
@@ -75,8 +77,9 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> t
 def _tokens(config: Config, speed: int) -> float:
     """Return the target tokens that fit into the time and the steps of a run."""
     limits, c = list[float](), config.trainer
+    n_batches = c.devices * c.nodes * config.training.accumulate
     if c.max_seconds is not None:
         limits.append(c.max_seconds * speed)
     if c.max_steps is not None:
-        limits.append(c.max_steps * FILLED * (config.data.max_tokens or 1024))
+        limits.append(c.max_steps * FILLED * (config.data.max_tokens or 1024) * n_batches)
     return min(limits)

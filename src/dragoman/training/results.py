@@ -47,7 +47,8 @@ class Results:
         # parameters rather than state_dict: tied ones once
         weights = save(dict(self.module.best_model.named_parameters()))
         files.write(self.snapshots / f"step-{step:09d}.safetensors", weights)
-        for old in sorted(self.snapshots.glob("*.safetensors"))[: -self.config.trainer.keep_snapshots]:
+        n_kept = max(self.config.trainer.keep_snapshots, self.config.training.average_last)
+        for old in sorted(self.snapshots.glob("*.safetensors"))[:-n_kept]:
             old.unlink()
         if self.validation.is_best:
             self.save_bundle(self.validation.history[-1])
@@ -87,8 +88,10 @@ class Results:
         self.module.best_model.load_state_dict(mean, strict=False)  # a tied matrix has one of its names
         if trainer.is_global_zero:
             validation.report(f"the mean of the last {len(snapshots)} snapshots:")
-        validation.average = None  # of an earlier end of the run
         trainer.validate(self.module, datamodule=self.data, verbose=False)
-        validation.average = validation.history.pop() | {"snapshots": len(snapshots)}
+        record = validation.history.pop() | {"snapshots": len(snapshots)}
+        # At an earlier end of the run there may have been a better one.
+        if validation.is_best or validation.average is None:
+            validation.average = record
         if validation.is_best and trainer.is_global_zero:
-            self.save_bundle(validation.average)
+            self.save_bundle(record)

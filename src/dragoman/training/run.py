@@ -19,7 +19,7 @@ from dragoman.config import Config
 from dragoman.errors import UserError
 
 T = TypeVar("T")
-# Settings that may differ between two starts of one run: they change how long it takes and what it shows.
+# Settings that may differ between two starts of one run: its length, what it logs and saves, where its files are.
 MAY_CHANGE = {
     "trainer.max_steps", "trainer.max_time", "trainer.log_every", "trainer.loggers", "trainer.validate_every",
     "trainer.samples", "trainer.save_minutes", "data.workers", "data.root", "data.cache", "run_dir",

@@ -88,11 +88,10 @@ class ValidationCallback(Callback):
 
     def translations(self) -> dict[str, dict[str, list[Any]]]:
         """Return sources, references and hypotheses of the last validation, by direction."""
-        n, sources, texts = len(self.directions), [pair.src for pair in self.pairs], dict[str, Any]()
-        for i, direction in enumerate(self.directions):
-            columns: list[list[Any]] = [sources[i::n], self.references[i::n], self.hypotheses[i::n]]
-            texts[str(direction)] = dict(zip(("sources", "references", "hypotheses"), columns, strict=True))
-        return texts
+        n, sources = len(self.directions), [pair.src for pair in self.pairs]
+        columns: dict[str, list[Any]] = {"sources": sources, "references": self.references}
+        columns["hypotheses"] = self.hypotheses
+        return {str(to): {name: rows[i::n] for name, rows in columns.items()} for i, to in enumerate(self.directions)}
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         self.hypotheses = self._translate(trainer, pl_module.best_model)

@@ -21,7 +21,7 @@ from dragoman.model.pooling import POOLINGS
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import SEARCHES, Hypothesis, Sentence, search
 
-_MOST_WORKERS = 4  # more would wait for each other's Python
+_MOST_WORKERS = 4  # more would wait for Python's global lock
 Ids = Sequence[Sequence[int]]  # of sentences, without <EOS>
 
 
@@ -106,7 +106,7 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def _in_threads(translate: Callable[[list[int]], int], batches: list[list[int]], device: torch.device) -> Iterator[int]:
-    """Translate the batches, in order, each in one thread of a CPU.
+    """Translate the batches, in order; on a CPU up to _MOST_WORKERS at a time.
 
     Threads that share the small products of one batch wait for each other more than they compute.
     """

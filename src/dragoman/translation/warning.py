@@ -27,9 +27,9 @@ def warnings(source: str, translation: str, direction: Direction, tokenizer: Tok
         yield f"repetition of '{loop[1][:20]}'"
     if not reads(direction.tgt, translation):
         yield f"not written in the script of '{direction.tgt}'"
-    elif _bare(source) == _bare(translation) and len(source.split()) > MOST_NAMES:
+    elif _bare(source) == _bare(translation) and _n_words(source) > MOST_NAMES:
         yield "copy of the source"
-    if not reads(direction.src, source) and len(source.split()) > MOST_NAMES:
+    if not reads(direction.src, source) and _n_words(source) > MOST_NAMES:
         yield f"source not written in the script of '{direction.src}'"
     # The whole line first: most lines need no look at each character.
     if _in_bytes(tokenizer, source):
@@ -48,6 +48,11 @@ def kind_of(message: str) -> str:
 
 def _bare(text: str) -> str:
     return re.sub(r"[\W_]+", "", text.casefold())
+
+
+def _n_words(text: str) -> int:
+    """The number of words; a Chinese one has about two characters."""
+    return max(len(text.split()), (length(text) - len(text)) // 4)
 
 
 def _in_bytes(tokenizer: Tokenizer, text: str) -> bool:
