@@ -48,6 +48,7 @@ def test_english_sentences_end_at_their_marks() -> None:
     texts = [
         ["Long time no see.", "How are you?", "I'm fine!"],
         ["Mr. Smith met Dr. Jones.", "They talked.", "He said no.", "It was No. 5."],
+        ["Viele Tiere, z. B. Hunde, bzw. Katzen.", "El Sr. López."],
         ["Bring fruit, e.g. Apples or pears.", "Thanks."],
         ["She moved to the U.S. Army base.", "It was far."],
         ["We left at 5 p.m.", "Nobody saw us."],

@@ -38,6 +38,13 @@ def test_a_corpus_brings_its_references(corpus: CorpusConfig) -> None:
     assert [pair.references for pair in backwards] == [(zh,) for zh, _ in PAIRS]
 
 
+def test_a_tsv_without_a_header_serves_both_directions(tmp_path: Path) -> None:
+    config = CorpusConfig(path=str(write(tmp_path / "my.tsv", *map("\t".join, PAIRS))))
+    forwards, backwards = (testsets.of_corpus(config, "test", way, ZH_EN, None) for way in (ZH_EN, EN_ZH))
+    assert [(pair.src, pair.tgt) for pair in forwards] == PAIRS
+    assert [(pair.tgt, pair.src) for pair in backwards] == PAIRS
+
+
 def test_a_set_is_converted_to_the_other_script(corpus: CorpusConfig) -> None:
     pytest.importorskip("opencc")
     pairs = testsets.of_corpus(corpus, "test", ZH_EN, ZH_EN, None)

@@ -58,6 +58,14 @@ def test_a_large_corpus_on_a_gpu_gets_a_larger_model():
     assert large.data.max_tokens > completed()[0].data.max_tokens
 
 
+def test_more_devices_see_more_epochs():
+    config = compose.compose(["experiment=zh_en"])
+    data = SimpleNamespace(train_size=100_000, lengths=[None, SimpleNamespace(sum=lambda: 200_000_000)])
+    one, four = (dataclasses.replace(config.trainer, accelerator="gpu", devices=n) for n in (1, 4))
+    few, many = (recipe.complete(dataclasses.replace(config, trainer=t), data, {})[0] for t in (one, four))
+    assert few.model.dropout < many.model.dropout
+
+
 @pytest.mark.parametrize("limit", ["trainer.max_steps=500", "trainer.max_time=00:00:01:00"])
 def test_warmup_is_a_part_of_the_steps(limit):
     config, _, _ = completed(limit)

@@ -47,3 +47,10 @@ def test_a_copied_sentence_is_found_and_a_name_is_not(tokenizer: Tokenizer) -> N
     name = "Johann Wolfgang Goethe"
     assert list(warnings(sentence, sentence, direction, tokenizer)) == ["copy of the source"]
     assert list(warnings(name, name, direction, tokenizer)) == []
+
+
+def test_chinese_words_are_counted_without_spaces(tokenizer: Tokenizer) -> None:
+    direction, sentence = Direction("en", "zh"), "好久不见，很好很好。"
+    found = "copy of the source", "source not written in the script of 'en'"
+    assert tuple(warnings(sentence, sentence, direction, tokenizer)) == found
+    assert list(warnings("好久", "好久", direction, tokenizer)) == []  # a name
