@@ -156,5 +156,5 @@ def test_an_unreachable_hub_is_noted(
 
 
 def test_no_corpora_fail(small: Callable, prepare: Callable) -> None:
-    with pytest.raises(UserError, match=r"data\.corpora: none available.*data\.corpora=\[\{path"):
+    with pytest.raises(UserError, match=r"data\.corpora: none available.*data\.corpora='\[\{path"):
         prepare()

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Translator:
-    """A bundle with an engine: its `export`, or torch with the model that `read` loads."""
+    """A bundle with an engine: its `export`, or torch with the model from `read`."""
 
     def __init__(self, bundle: BundleInfo, read: Callable[[], Bundle], export: CTranslate2Engine | None = None) -> None:
         self.bundle, self._read, self._export = bundle, read, export
