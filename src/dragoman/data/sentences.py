@@ -33,7 +33,8 @@ _CONTEXT = 24
 
 # Words whose dot never ends a sentence, even before a capital: a name follows.
 _BEFORE_NAMES = re.compile(
-    "mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|fr|messrs|mme|mlle|vs|cf|viz|ca|sr|sra|bzw|evtl|ggf",
+    "mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|fr|messrs|mme|mlle|vs|cf|viz|ca|"
+    "sr|sra|bzw|evtl|ggf",
     re.IGNORECASE,
 )
 # Words whose dot does not end a sentence when a number follows: No. 5, Fig. 3, Dec. 24.

@@ -28,7 +28,7 @@ Trace = dict[str, Any]
 def trace(
     model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], src: Sequence[int], config: SearchConfig
 ) -> Trace:
-    """Return every step of the search for the translation of one sentence.
+    """Search for the translation of one sentence, and return all steps.
 
     `src`: the ids of the sentence, without <EOS>. The result has two lists with an entry for each step:
 

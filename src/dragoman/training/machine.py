@@ -75,10 +75,10 @@ def _commit() -> str:
 def configure_memory() -> None:
     """Set what glibc, torch and oneDNN do with memory.
 
-    glibc keeps what is freed: otherwise large buffers are faulted in again at every step, which takes half of its time.
-    torch takes huge pages, 8 % faster; it reads the variable when it allocates its first tensor. oneDNN, which
-    multiplies in bf16 on a CPU, compiles a product for each shape and keeps 1,024 of them: gigabytes after an hour.
-    32 are as fast, because few batches have the same shape.
+    glibc keeps what is freed: otherwise large buffers are faulted in again at every step. torch takes huge pages; it
+    reads the variable when it allocates its first tensor. oneDNN, which multiplies in bf16 on a CPU, compiles a product
+    for each shape and by default keeps 1,024 of them, which need gigabytes. 32 are as fast, because few batches have
+    the same shape. scripts/README.md "Memory" has the figures.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")

@@ -53,10 +53,11 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> t
     fill(f"{n_pairs:,} pairs", {f"model.{key}": value for key, value in size(name).items()})
 
     lowest, highest, steps = (4096, 16_384, 20_000) if gpu else (768, 4096, 4_000)
-    tokens = min(highest, max(lowest, round(_tokens(config, speed) / FILLED / steps / n_batches / 256) * 256))
+    n_tokens = _tokens(config, speed, n_batches)
+    tokens = min(highest, max(lowest, round(n_tokens / FILLED / steps / n_batches / 256) * 256))
     fill(f"{steps:,} steps or more, if they fit", {"data.max_tokens": max(tokens, config.data.longest)})
 
-    n_tokens = _tokens(config, speed)  # again, because the size of a batch is known now
+    n_tokens = _tokens(config, speed, n_batches)  # again, because the size of a batch is known now
     epochs = n_tokens / int(data.lengths[1].sum())
     dropout = 0.0 if epochs < 4 else 0.05 if epochs < 8 else 0.2 if epochs < 25 else 0.3
     fill(
@@ -74,10 +75,9 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> t
     return config, chosen, lines
 
 
-def _tokens(config: Config, speed: int) -> float:
-    """Return the target tokens that fit into the time and the steps of a run."""
+def _tokens(config: Config, speed: int, n_batches: int) -> float:
+    """Return the target tokens of a run, by its time and its steps of `n_batches`."""
     limits, c = list[float](), config.trainer
-    n_batches = c.devices * c.nodes * config.training.accumulate
     if c.max_seconds is not None:
         limits.append(c.max_seconds * speed)
     if c.max_steps is not None:

@@ -51,7 +51,7 @@ def _bare(text: str) -> str:
 
 
 def _n_words(text: str) -> int:
-    """The number of words; a Chinese one has about two characters."""
+    """The number of words; two Chinese characters, each 2 more in `length`, are one."""
     return max(len(text.split()), (length(text) - len(text)) // 4)
 
 
