@@ -10,6 +10,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,13 @@ from dragoman.special import EOS
 from dragoman.translation.lines import Sentence, Translation, sentences
 from dragoman.translation.translator import Translator
 
-# A line without its outer white space; a tag, or all of a script or a style sheet.
-_LINE = re.compile(r"(\S(?:.*\S)?)")
-_MARKUP = re.compile(r"(<script\b.*?(?:</script[^<>]*>|\Z)|<style\b.*?(?:</style[^<>]*>|\Z)|<[^<>]*>)", re.I | re.S)
+# Lines without outer white space. Tags, scripts and style sheets are none.
+_LINE = re.compile(r"(?P<line>\S.*(?<!\s))")
+_HTML_LINE = re.compile(
+    r"<(script|style)\b.*?(?:</\1[^<>]*>|\Z)|<[^<>]*>|(?P<line>\S(?:[^<\n]|<(?![^<>]*>))*(?<!\s))", re.I | re.S
+)
+# Format -> lines, how their characters are read, and how they are written.
+FORMATS = {"text": (_LINE, str, str), "html": (_HTML_LINE, html.unescape, partial(html.escape, quote=False))}
 _SAMPLE = 500  # letters that decide the language
 MOST_SENTENCES = 20  # explained
 MOST_PIECES = 80  # of a traced sentence; the answer grows with the square
@@ -40,34 +45,31 @@ class Service:
         self.batches = Batches(self._run)
 
     async def translate(self, request: wire.Translate) -> dict[str, Any]:
-        results = await asyncio.gather(*(self._translate(text, request) for text in request.texts))
-        answer: dict[str, Any] = {"translatedText": [ranks[0] for ranks, _ in results]}
-        if request.source == "auto":
-            answer["detectedLanguage"] = [self.detected(text, request.target)[0] for text in request.texts]
-        if request.alternatives:
-            answer["alternatives"] = [ranks[1:] for ranks, _ in results]
-        if any(warnings for _, warnings in results):
-            answer["warnings"] = [warnings for _, warnings in results]
+        """Return the answer for a text; that for a list has a list of each value."""
+        answers = await asyncio.gather(*(self._translate(text, request) for text in request.texts))
+        answer = {key: [each[key] for each in answers] for key in answers[0]}
+        if not any(answer["warnings"]):
+            del answer["warnings"]
         return {key: value[0] for key, value in answer.items()} if isinstance(request.q, str) else answer
 
-    async def _translate(self, text: str, request: wire.Translate) -> tuple[list[str], list[str]]:
-        """Return the best translations of a text, without duplicates, and warnings."""
-        direction = self.direction(request, text)
-        if direction is None:
-            return [text], []
-        is_html = request.format == "html"
-        parts = split(text, is_html)
-        lines = [html.unescape(line) if is_html else line for line in parts[1::2]]
-        results = await self.batches.translate((direction, request.alternatives + 1), lines)
-        ranks = []
-        for rank in range(max([1, *(len(result.hypotheses) for result in results)])):
-            lines = [result.hypotheses[min(rank, len(result.hypotheses) - 1)].text for result in results]
-            parts[1::2] = [html.escape(line, quote=False) if is_html else line for line in lines]
-            ranks.append("".join(parts))
-        warnings = [warning for result in results for warning in result.warnings]
-        if any(map(is_traditional, (request.source, request.target))) and not any(map(is_traditional, direction)):
-            warnings.append(TRADITIONAL)
-        return list(dict.fromkeys(ranks)), list(dict.fromkeys(warnings))
+    async def _translate(self, text: str, request: wire.Translate) -> dict[str, Any]:
+        """Return the best translation of a text, what else is requested, and warnings."""
+        direction, n_best = self.direction(request, text), request.alternatives + 1
+        warnings, ranks = list[str](), [text]  # as it is, if it is in the target language already
+        if direction:
+            pattern, read, write = FORMATS[request.format]
+            lines = [read(match["line"]) for match in pattern.finditer(text) if match["line"]]
+            results = await self.batches.translate((direction, n_best), lines)
+            rows = [[write(hypothesis.text) for hypothesis in result.hypotheses] for result in results]
+            ranks = [fill(pattern, text, [row[min(rank, len(row) - 1)] for row in rows]) for rank in range(n_best)]
+            warnings = [warning for result in results for warning in result.warnings]
+            if any(map(is_traditional, (request.source, request.target))) and not any(map(is_traditional, direction)):
+                warnings.append(TRADITIONAL)
+        best, *others = dict.fromkeys(ranks)
+        answer: dict[str, Any] = {"translatedText": best, "warnings": list(dict.fromkeys(warnings))}
+        if request.source == "auto":
+            answer["detectedLanguage"] = self.detected(text, request.target)[0]
+        return answer | ({"alternatives": others} if request.alternatives else {})
 
     async def detect(self, request: wire.Detect) -> list[wire.Detected]:
         return self.detected(request.q)
@@ -180,13 +182,7 @@ def spellings(language: str) -> list[str]:
     return ["zh-Hant", "zt"] if is_traditional(language) else ["zh-Hans", "zh"]
 
 
-def split(text: str, is_html: bool) -> list[str]:
-    """Divide a text into parts; every second one is translated, the others stay."""
-    if not is_html:
-        return _LINE.split(text)
-    parts = [""]
-    for number, part in enumerate(_MARKUP.split(text)):
-        pieces = [part] if number % 2 else _LINE.split(part)
-        parts[-1] += pieces[0]
-        parts += pieces[1:]
-    return parts
+def fill(pattern: re.Pattern[str], text: str, lines: list[str]) -> str:
+    """Return a text with other lines."""
+    rest = iter(lines)
+    return pattern.sub(lambda match: next(rest) if match["line"] else match[0], text)
