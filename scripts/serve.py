@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
     app = create_app(models, Path(args.suggestions), args.max_chars, args.beam)
     Thread(target=models.watch, daemon=True).start()
     for model in models.models:
-        print(f"model: {model.folder} ({', '.join(map(str, model.directions))}; {model.translator.engine})")
+        print(f"model: {model.folder} ({', '.join(model.entry['directions'])}; {model.entry['engine']})")
     print("http://{}:{}".format(*listener.getsockname()), flush=True)
     # uvicorn repeats a signal when the last request is finished; SIGTERM would then end Python at once.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -129,7 +129,7 @@ def test_limits_on_body_time_and_waiting(serve: Callable[..., TestClient], monke
         patch.setattr(app, "MOST_REQUESTS", 0)
         assert serve().post("/translate", json=HELLO).status_code == 429
     monkeypatch.setattr(app, "MOST_SECONDS", 0.05)
-    monkeypatch.setattr("dragoman.serve.service.Service._run", lambda self, options, texts: time.sleep(0.2))
+    monkeypatch.setattr("dragoman.serve.app.Service._run", lambda self, options, texts: time.sleep(0.2))
     assert serve().post("/translate", json=HELLO).status_code == 503
 
 

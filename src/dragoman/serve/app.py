@@ -1,10 +1,19 @@
-"""HTTP application: LibreTranslate's endpoints, the page, and limits."""
+"""HTTP application: LibreTranslate's endpoints, the page, and limits.
+
+A text is divided into lines, and HTML into the texts between tags. They are translated in shared batches; white space,
+blank lines and tags stay as they are.
+"""
 
 import asyncio
-import contextlib
+import dataclasses
+import html
+import json
+import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +26,72 @@ from starlette.requests import ClientDisconnect
 
 import dragoman
 from dragoman.errors import UserError
-from dragoman.languages import english_name, primary
+from dragoman.languages import Direction, english_name, is_traditional, length, primary, reads
 from dragoman.serve import wire
+from dragoman.serve.batches import Batches
 from dragoman.serve.models import Models
-from dragoman.serve.service import Service, spellings
+from dragoman.special import EOS
+from dragoman.translation.lines import Translation, sentences
+from dragoman.translation.translator import Translator
 
 PAGE = Path(__file__).with_name("page.html")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
-FILE_FORMATS = {".txt": "text", ".html": "html"}
+# Lines without outer white space. Tags, scripts and style sheets are none.
+_LINE = re.compile(r"(?P<line>\S.*(?<!\s))")
+_HTML_LINE = re.compile(
+    r"<(script|style)\b.*?(?:</\1[^<>]*>|\Z)|<[^<>]*>|(?P<line>\S(?:[^<\n]|<(?![^<>]*>))*(?<!\s))", re.I | re.S
+)
+# Format -> lines, how their characters are read, and how they are written.
+FORMATS: dict[str, tuple[re.Pattern[str], Callable[[str], str], Callable[[str], str]]] = {
+    "text": (_LINE, str, str),
+    "html": (_HTML_LINE, html.unescape, partial(html.escape, quote=False)),
+}
+SUFFIXES = {".txt": "text", ".html": "html"}
+TRADITIONAL = "traditional Chinese: the model does not distinguish the scripts"
+SAMPLE = 500  # letters that decide the language
+MOST_SENTENCES = 20  # explained
+MOST_PIECES = 80  # of a traced sentence; the answer grows with the square
 MOST_FILES = 20  # translated files kept in memory for downloads
 MOST_SECONDS = 30.0  # of a request
 MOST_REQUESTS = 256  # in progress
-ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": wire.Error} for code in (400, 413, 429, 503)}
 
 
 def create_app(models: Models, suggestions: Path, max_chars: int = 50_000, beam: int | None = None) -> FastAPI:
     """Return the application; `beam` replaces the beam size of the bundles."""
-    app = FastAPI(
-        title="Dragoman",
-        summary="Translation with the interface of LibreTranslate",
-        version=dragoman.__version__,
-        # FastAPI's pages of documentation load scripts from elsewhere.
-        docs_url=None,
-        redoc_url=None,
-    )
+    # FastAPI's pages of documentation load scripts from elsewhere.
+    app = FastAPI(title="Dragoman", version=dragoman.__version__, docs_url=None, redoc_url=None)
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=["*"])
     for kind in (HTTPException, ValidationError, UserError, TimeoutError, ClientDisconnect, Exception):
         app.add_exception_handler(kind, error_answer)
-    service = Service(models, suggestions, max_chars, beam)
-    _add_information(app, service)
-    _add_translation(app, service)
+    service, slots = Service(models, suggestions, max_chars, beam), asyncio.Semaphore(MOST_REQUESTS)
+
+    def post(path: str, kind: type[BaseModel], answer: Any, work: Callable[[Any], Awaitable[Any]]) -> None:
+        """Add an endpoint, with a limit on the number and the time of requests."""
+        errors: dict[int | str, Any] = {code: {"model": wire.Error} for code in (400, 413, 429, 503)}
+        options: dict[str, Any] = {"openapi_extra": wire.documented(kind), "responses": errors}
+
+        @app.post(path, response_model=answer, response_model_exclude_none=True, **options)
+        async def endpoint(request: Request) -> Any:
+            if slots.locked():
+                text = f"Slowdown: {MOST_REQUESTS} requests are in progress. Try again later"
+                raise HTTPException(429, text, {"Retry-After": "1"})
+            async with slots, asyncio.timeout(MOST_SECONDS):
+                return await work(await wire.parameters(kind, request, max_chars))
+
+    post("/translate", wire.Translate, wire.Translated, service.translate)
+    post("/translate_file", wire.Upload, dict[str, str], service.translate_file)
+    post("/detect", wire.Detect, list[wire.Detected], service.detect)
+    post("/suggest", wire.Suggest, dict[str, bool], service.suggest)
+    post("/explain", wire.Languages, dict[str, Any], partial(service.batches.alone, service.explain))
+    post("/trace", wire.Trace, dict[str, Any], partial(service.batches.alone, service.trace))
+    page = {"Content-Security-Policy": POLICY}
+    app.get("/", include_in_schema=False)(lambda: HTMLResponse(PAGE.read_text("utf-8"), headers=page))
+    app.get("/spec", include_in_schema=False, response_class=RedirectResponse)(lambda: "/openapi.json")
+    app.get("/languages")(service.languages)
+    app.get("/health")(service.health)
+    app.get("/frontend/settings")(service.settings)
+    missing: dict[int | str, Any] = {"4XX": {"model": wire.Error}}
+    app.get("/download_file/{name}", response_class=Response, responses=missing)(service.download_file)
     return app
 
 
@@ -64,86 +109,179 @@ async def error_answer(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": text}, code, getattr(error, "headers", None))
 
 
-def _add_information(app: FastAPI, service: Service) -> None:
-    @app.get("/", include_in_schema=False)
-    async def page() -> HTMLResponse:
-        return HTMLResponse(PAGE.read_text("utf-8"), headers={"Content-Security-Policy": POLICY})
+class Service:
+    """Endpoints of the application; `suggestions` is the file of corrections."""
 
-    app.get("/spec", include_in_schema=False, response_class=RedirectResponse)(lambda: "/openapi.json")
-    app.get("/languages")(service.languages)
+    def __init__(self, models: Models, suggestions: Path, max_chars: int, beam: int | None) -> None:
+        self.models, self.suggestions, self.max_chars, self.beam = models, suggestions, max_chars, beam
+        self.batches, self.files = Batches(self._run), dict[str, str]()
 
-    @app.get("/health")
-    async def health() -> dict[str, Any]:
-        return {"status": "ok", "models": [model.status() for model in service.models.models]}
+    async def translate(self, request: wire.Translate) -> dict[str, Any]:
+        """Return the answer for a text; that for a list has a list of each value."""
+        texts = [request.q] if isinstance(request.q, str) else request.q
+        answers = await asyncio.gather(*(self._translate(text, request) for text in texts))
+        answer = {key: [each[key] for each in answers] for key in answers[0]}
+        if not any(answer["warnings"]):
+            del answer["warnings"]
+        return answer if texts is request.q else {key: value for key, (value,) in answer.items()}
 
-    @app.get("/frontend/settings")
-    async def settings() -> dict[str, Any]:
-        source, target = ({"code": spellings(c)[0], "name": english_name(c)} for c in service.models.directions[0])
+    async def _translate(self, text: str, request: wire.Translate) -> dict[str, Any]:
+        """Return the best translation of a text, what else is requested, and warnings."""
+        direction, n_best = self.direction(request, text), request.alternatives + 1
+        warnings, ranks = list[str](), [text]  # as it is, if it is in the target language already
+        if direction:
+            pattern, read, write = FORMATS[request.format]
+            lines = [read(match["line"]) for match in pattern.finditer(text) if match["line"]]
+            results = await self.batches.translate((direction, n_best), lines)
+            rows = [[write(hypothesis.text) for hypothesis in result.hypotheses] for result in results]
+            ranks = [fill(pattern, text, [row[min(rank, len(row) - 1)] for row in rows]) for rank in range(n_best)]
+            warnings = [warning for result in results for warning in result.warnings]
+            if any(map(is_traditional, (request.source, request.target))) and not any(map(is_traditional, direction)):
+                warnings.append(TRADITIONAL)
+        best, *others = dict.fromkeys(ranks)
+        answer: dict[str, Any] = {"translatedText": best, "warnings": list(dict.fromkeys(warnings))}
+        if request.source == "auto":
+            answer["detectedLanguage"] = self.detected(text, request.target)[0]
+        return answer | ({"alternatives": others} if request.alternatives else {})
+
+    async def detect(self, request: wire.Detect) -> list[wire.Detected]:
+        return self.detected(request.q)
+
+    def detected(self, text: str, target: str = "") -> list[wire.Detected]:
+        """Return the languages of a text by its script, best first.
+
+        The confidence, 0 to 100, is the share of letters in the script of the language, weighted as in `length`.
+        Languages of one script divide it; those that are translated to `target` come first.
+        """
+        letters, languages = list(filter(str.isalpha, text))[:SAMPLE], self.models.languages
+        shares = {each: sum(length(letter) for letter in letters if reads(each, letter)) for each in languages}
+        total = max(length("".join(letters)), sum(shares.values()))
+        sources = [src for src, tgt in self.models.directions if primary(tgt) == primary(target)]
+        best = sorted(filter(shares.get, shares), key=lambda language: (-shares[language], language not in sources))
+        parts = [(spellings(each)[0], 100 * shares[each] / total) for each in best] or [("en", 0)]
+        return [wire.Detected(confidence=round(part, 1), language=code) for code, part in parts]
+
+    def direction(self, request: wire.Languages, text: str) -> Direction | None:
+        """Return the direction for a text, None if it is in the target language already."""
+        source, target = request.source, request.target
+        for code in (target,) if source == "auto" else (source, target):
+            if primary(code) not in map(primary, self.models.languages):
+                raise UserError(f"{code[:40]} is not supported")
+        choices = [each for each in self.models.directions if primary(each.tgt) == primary(target)]
+        if source == "auto":
+            best = self.detected(text, target)[0]
+            # No language is detected in a text without letters, e.g. 123.
+            source = best.language if best.confidence or not choices else choices[0].src
+        matches = [each for each in choices if primary(each.src) == primary(source)]
+        if not matches and primary(source) != primary(target):
+            to, of = (f"{english_name(code)} ({code})" for code in (target, source))
+            raise UserError(f"{to} is not available as a target language from {of}")
+        return matches[0] if matches else None
+
+    async def suggest(self, request: wire.Suggest) -> dict[str, bool]:
+        """Append a correction to the file, as a row that training reads."""
+        direction = self.direction(request, request.q)
+        if direction is None:
+            raise UserError("Invalid request: source and target are the same language")
+        row = {"translation": {direction.src: request.q, direction.tgt: request.s}}
+        self.suggestions.parent.mkdir(parents=True, exist_ok=True)
+        with self.suggestions.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        return {"success": True}
+
+    async def translate_file(self, upload: wire.Upload) -> dict[str, str]:
+        """Translate a file and keep the translation for a download."""
+        suffix = Path(upload.file.filename or "").suffix.lower()
+        if suffix not in SUFFIXES:
+            raise UserError(f"Invalid request: the file is not text in {' or '.join(SUFFIXES)}")
+        fields = {"q": upload.q, "source": upload.source, "target": upload.target, "format": SUFFIXES[suffix]}
+        answer = await self.translate(wire.Translate.model_validate(fields))
+        name = f"{secrets.token_hex(8)}_{primary(upload.target)}{suffix}"
+        self.files[name] = answer["translatedText"]
+        if len(self.files) > MOST_FILES:
+            del self.files[next(iter(self.files))]
+        return {"translatedFileUrl": f"{upload.base_url}download_file/{name}"}
+
+    async def download_file(self, name: str) -> PlainTextResponse:
+        if name not in self.files:
+            raise HTTPException(404, "File not found")
+        return PlainTextResponse(self.files[name], headers={"Content-Disposition": f'attachment; filename="{name}"'})
+
+    async def languages(self) -> list[dict[str, Any]]:
+        """Return each spelling of each language."""
+        rows = list[dict[str, Any]]()
+        for language in self.models.languages:
+            targets = [code for src, tgt in self.models.directions if src == language for code in spellings(tgt)]
+            rows += [{"code": code, "name": english_name(code), "targets": targets} for code in spellings(language)]
+        return rows
+
+    async def health(self) -> dict[str, Any]:
+        return {"status": "ok", "models": [model.status() for model in self.models.models]}
+
+    async def settings(self) -> dict[str, Any]:
+        source, target = ({"code": spellings(c)[0], "name": english_name(c)} for c in self.models.directions[0])
         return {
-            "charLimit": service.max_chars,
+            "charLimit": self.max_chars,
             "frontendTimeout": 500,
             "apiKeys": False,
             "keyRequired": False,
             "suggestions": True,
             "filesTranslation": True,
-            "supportedFilesFormat": list(FILE_FORMATS),
+            "supportedFilesFormat": list(SUFFIXES),
             "language": {"source": source, "target": target},
         }
 
+    def explain(self, request: wire.Languages) -> dict[str, Any]:
+        """Return pieces, their probabilities, and attention of the first sentences.
 
-def _add_translation(app: FastAPI, service: Service) -> None:
-    slots, files = asyncio.Semaphore(MOST_REQUESTS), dict[str, str]()
+        The attention is the mean over the heads of the last layer, by target piece, then source piece.
+        """
+        translator, direction, every = self._sentences(request)
+        texts, answers = list(islice(every, MOST_SENTENCES)), []
+        for text, result in zip(texts, translator.translate(texts, direction=direction, scored=False), strict=True):
+            pair = translator.attend(text, result.text, direction=direction)
+            ids = [*translator.bundle.tgt_tokenizer.encode(result.text), EOS]
+            probabilities = pair.logits.softmax(-1)[range(len(ids)), ids].double().round(decimals=4).tolist()
+            attention = pair.maps["cross"][-1].mean(0).double().round(decimals=3).tolist()
+            pieces = {"source": pair.pieces["src"], "target": pair.pieces["tgt_out"]}
+            answers.append({**pieces, "probabilities": probabilities, "attention": attention})
+        return {"sentences": answers}
 
-    @contextlib.asynccontextmanager
-    async def parameters(kind: type[BaseModel], request: Request) -> AsyncIterator[Any]:
-        """Yield the parameters of a request, whose number and time are limited."""
-        if slots.locked():
-            text = f"Slowdown: {MOST_REQUESTS} requests are in progress. Try again later"
-            raise HTTPException(429, text, {"Retry-After": "1"})
-        async with slots, asyncio.timeout(MOST_SECONDS):
-            yield kind.model_validate(await wire.values(request))
+    def trace(self, request: wire.Trace) -> dict[str, Any]:
+        """Return the search for the first sentence, as in explain/trace.py."""
+        translator, direction, every = self._sentences(request, MOST_PIECES)
+        search = dataclasses.replace(translator.bundle.search, kind="beam", beam_size=request.beam, n_best=1)
+        return translator.trace(next(every, ""), search, direction=direction)
 
-    def limited(values: Any) -> Any:
-        """Return the parameters unless they have too many characters."""
-        n_chars = sum(map(len, values.texts)) + len(getattr(values, "s", ""))
-        if n_chars > service.max_chars:
-            raise UserError(f"Invalid request: request ({n_chars}) exceeds text limit ({service.max_chars})")
-        return values
+    def _sentences(self, request: wire.Languages, longest: int = sys.maxsize) -> tuple[Translator, str, Iterator[str]]:
+        """Return the translator, the direction, and the sentences to translate."""
+        direction = self.direction(request, request.q)
+        if direction is None:
+            raise UserError("Invalid request: the text is in the target language")
+        translator = self.models.translator(direction)
+        longest = min(longest, translator.max_length)
+        parts = sentences(request.q.strip(), translator.bundle.src_tokenizer, [], longest)
+        return translator, str(direction), (part.text for part in parts if part.ids)
 
-    def add(path: str, kind: type[BaseModel], answer: Any, work: Callable[[Any], Awaitable[Any]]) -> None:
-        extra = wire.documented(kind)
+    def _run(self, options: tuple[Direction, int], texts: list[str]) -> list[Translation]:
+        """Translate a batch, with the model as it is now."""
+        direction, n_best = options
+        translator = self.models.translator(direction)
+        search = translator.bundle.search
+        if self.beam or n_best > 1:
+            beam_size = max(self.beam or search.beam_size, n_best)
+            search = dataclasses.replace(search, kind="beam", beam_size=beam_size, n_best=n_best)
+        return translator.translate(texts, search, direction=str(direction), scored=False)
 
-        @app.post(path, response_model=answer, response_model_exclude_none=True, openapi_extra=extra, responses=ERRORS)
-        async def endpoint(request: Request) -> Any:
-            async with parameters(kind, request) as values:
-                return await work(limited(values))
 
-    add("/translate", wire.Translate, wire.Translated, service.translate)
-    add("/detect", wire.Detect, list[wire.Detected], service.detect)
-    add("/suggest", wire.Suggest, dict[str, bool], service.suggest)
-    add("/explain", wire.Languages, dict[str, Any], partial(service.batches.alone, service.explain))
-    add("/trace", wire.Trace, dict[str, Any], partial(service.batches.alone, service.trace))
+def spellings(language: str) -> list[str]:
+    """Return the codes listed for a language; older clients read the second."""
+    if primary(language) != "zh":
+        return [primary(language)]
+    return ["zh-Hant", "zt"] if is_traditional(language) else ["zh-Hans", "zh"]
 
-    @app.post("/translate_file", openapi_extra=wire.documented(wire.Upload), responses=ERRORS)
-    async def translate_file(request: Request) -> dict[str, str]:
-        async with parameters(wire.Upload, request) as upload:
-            suffix, data = Path(upload.file.filename or "").suffix.lower(), await upload.file.read()
-            if suffix not in FILE_FORMATS or b"\0" in data:
-                raise UserError(f"Invalid request: the file is not text in {' or '.join(FILE_FORMATS)}")
-            try:
-                text = data.decode("utf-8-sig")
-            except UnicodeDecodeError:
-                raise UserError("Invalid request: the file is not UTF-8") from None
-            fields = {"q": text, "source": upload.source, "target": upload.target, "format": FILE_FORMATS[suffix]}
-            answer = await service.translate(limited(wire.Translate.model_validate(fields)))
-        name = f"{secrets.token_hex(8)}_{primary(upload.target)}{suffix}"
-        files[name] = answer["translatedText"]
-        if len(files) > MOST_FILES:
-            del files[next(iter(files))]
-        return {"translatedFileUrl": str(request.url_for("download_file", name=name))}
 
-    @app.get("/download_file/{name}", response_class=Response, responses={"4XX": {"model": wire.Error}})
-    async def download_file(name: str) -> PlainTextResponse:
-        if name not in files:
-            raise HTTPException(404, "File not found")
-        return PlainTextResponse(files[name], headers={"Content-Disposition": f'attachment; filename="{name}"'})
+def fill(pattern: re.Pattern[str], text: str, lines: list[str]) -> str:
+    """Return a text with other lines."""
+    rest = iter(lines)
+    return pattern.sub(lambda match: next(rest) if match["line"] else match[0], text)

@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 WINDOW = 0.005  # seconds
-MAX_CHARS = 4096  # of a batch; the engine has its own budget of tokens
 Translate = Callable[[Any, list[str]], Sequence[Any]]  # options, texts -> one result per text
 Waiting = tuple[str, Future[Any]]  # a text and its result
 
@@ -19,8 +18,8 @@ Waiting = tuple[str, Future[Any]]  # a text and its result
 class Batches:
     """Queues of texts in front of `translate`, which runs in a thread."""
 
-    def __init__(self, translate: Translate, *, max_chars: int = MAX_CHARS) -> None:
-        self._translate, self.max_chars = translate, max_chars
+    def __init__(self, translate: Translate, *, max_chars: int = 4096) -> None:
+        self._translate, self._max_chars = translate, max_chars  # of a batch; the engine has its own budget of tokens
         # Requests append to the right, the thread takes from the left.
         self._queues: defaultdict[Hashable, deque[Waiting]] = defaultdict(deque)
         self._n_requests = 0  # in progress
@@ -48,7 +47,7 @@ class Batches:
     def _run(self, options: Hashable) -> None:
         """Translate one batch; another one comes after other work of the thread."""
         queue, batch, n_chars = self._queues[options], list[Waiting](), 0
-        while queue and (not batch or n_chars + len(queue[0][0]) <= self.max_chars):
+        while queue and (not batch or n_chars + len(queue[0][0]) <= self._max_chars):
             text, future = queue.popleft()
             if future.set_running_or_notify_cancel():
                 batch.append((text, future))

@@ -24,17 +24,15 @@ log = logging.getLogger(__name__)
 
 
 class Model:
-    """The translator of one folder; `history` has an entry for each bundle loaded."""
+    """The translator of one folder; `history` has an entry for each step loaded."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.error, self.history = folder, "", list[dict[str, Any]]()
+        self.folder, self.error, self.history = folder, "", dict[int | None, dict[str, Any]]()
         self._load()
 
     def status(self) -> dict[str, Any]:
         """Return the entry for /health."""
-        name = self.translator.bundle.meta.get("name") or self.folder.name
-        directions, engine = [str(direction) for direction in self.directions], self.translator.engine
-        entry = {"name": name, "directions": directions, "engine": engine, **self.history[-1], "history": self.history}
+        entry = {**self.entry, "history": list(self.history.values())}
         return entry | ({"error": self.error} if self.error else {})
 
     def refresh(self) -> None:
@@ -50,15 +48,15 @@ class Model:
     def _load(self) -> None:
         self._tried = self._versions()
         translator = Translator.load(self.folder)
-        bundle = translator.bundle
-        scores = bundle.meta.get("validation") or {}
-        entry: dict[str, Any] = {key: scores[key] for key in ("step", "bleu") if key in scores}
+        bundle, scores = translator.bundle, translator.bundle.meta.get("validation") or {}
+        entry = {"name": bundle.meta.get("name") or self.folder.name, "engine": translator.engine}
+        entry |= {"directions": list(map(str, bundle.directions))}
+        entry |= {key: scores[key] for key in ("step", "bleu") if key in scores}
         if sample := SAMPLES.get(primary(bundle.src)):
             (result,) = translator.translate([sample], direction=str(bundle.directions[0]))
             entry |= {"source": sample, "translation": result.text}
-        self.translator, self.directions = translator, bundle.directions  # the next batch uses it
-        if entry not in self.history[-1:]:
-            self.history.append(entry)
+        self.translator, self.entry = translator, entry  # the next batch uses it
+        self.history[scores.get("step")] = entry
 
     def _versions(self) -> list[int]:
         """Return the times at which the bundle and its export were written."""
@@ -72,12 +70,11 @@ class Models:
     """All models; each direction belongs to one."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        self.models = [Model(folder) for folder in folders]
-        self._of: dict[Direction, Model] = {}
+        self.models, self._of = [Model(folder) for folder in folders], dict[Direction, Model]()
         for model in self.models:
-            if twice := [str(direction) for direction in model.directions if direction in self._of]:
-                raise UserError(f"--model: several models translate {' and '.join(twice)}. Name one of them")
-            self._of |= dict.fromkeys(model.directions, model)
+            for direction in model.translator.bundle.directions:
+                if self._of.setdefault(direction, model) is not model:
+                    raise UserError(f"--model: several models translate {direction}. Name one of them")
         self.directions = list(self._of)
         sources, targets = zip(*self.directions, strict=True)
         self.languages = list(dict.fromkeys((*sources, *targets)))  # of all models, sources first

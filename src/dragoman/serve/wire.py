@@ -3,13 +3,17 @@
 Parameters of a POST come as JSON, form or query string. Errors are {"error": text}, in LibreTranslate's words.
 """
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from fastapi import Request, UploadFile
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic.json_schema import SkipJsonSchema
 from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.types import Message
+
+from dragoman.errors import UserError
 
 MOST_BYTES = 2_000_000  # of a body
 Text = Annotated[str, Field(min_length=1)]
@@ -19,11 +23,6 @@ _OBJECT = TypeAdapter(dict[str, Any])
 
 class Detect(BaseModel):
     q: Text = Field(examples=["你好"])
-    api_key: str = ""
-
-    @property
-    def texts(self) -> list[str]:
-        return [self.q] if isinstance(self.q, str) else self.q
 
 
 class Languages(Detect):
@@ -49,6 +48,14 @@ class Upload(BaseModel):
     file: UploadFile
     source: Text
     target: Text
+    base_url: SkipJsonSchema[str]  # of this server, set by `parameters`
+
+    @cached_property
+    def q(self) -> str:
+        try:
+            return self.file.file.read().decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise UserError("Invalid request: the file is not UTF-8") from None
 
 
 class Error(BaseModel):
@@ -67,13 +74,7 @@ class Translated(BaseModel):
     warnings: list[str] | list[list[str]] | None = None
 
 
-class Language(BaseModel):
-    code: str
-    name: str
-    targets: list[str]
-
-
-async def values(request: Request) -> dict[str, Any]:
+async def parameters(kind: type[BaseModel], request: Request, max_chars: int) -> Any:
     """Return the parameters of the query string and the body; the body wins."""
     received = bytearray()
     async for part in request.stream():
@@ -84,14 +85,20 @@ async def values(request: Request) -> dict[str, Any]:
     async def again() -> Message:
         return {"type": "http.request", "body": bytes(received)}
 
-    result, content_type = _texts(request.query_params), request.headers.get("content-type", "").lower()
+    fields, content_type = _texts(request.query_params), request.headers.get("content-type", "").lower()
     if content_type.startswith(JSON):
         body = _OBJECT.validate_json(received or b"{}")
-        return result | {name: value for name, value in body.items() if value is not None}
-    if content_type.startswith(MULTIPART):
-        return result | _texts(await Request(request.scope, again).form())
-    # Not by request.form(), which takes unescaped UTF-8 for Latin-1.
-    return result | _texts(QueryParams(received.decode("utf-8", "replace")))
+        fields |= {name: value for name, value in body.items() if value is not None}
+    elif content_type.startswith(MULTIPART):
+        fields |= _texts(await Request(request.scope, again).form())
+    else:
+        # Not by request.form(), which takes unescaped UTF-8 for Latin-1.
+        fields |= _texts(QueryParams(received.decode("utf-8", "replace")))
+    values: Any = kind.model_validate(fields | {"base_url": str(request.base_url)})
+    n_chars = len("".join(values.q)) + len(getattr(values, "s", ""))  # q is a text or a list
+    if n_chars > max_chars:
+        raise UserError(f"Invalid request: request ({n_chars}) exceeds text limit ({max_chars})")
+    return values
 
 
 def documented(kind: type[BaseModel]) -> dict[str, Any]:
@@ -105,19 +112,16 @@ def documented(kind: type[BaseModel]) -> dict[str, Any]:
 
 def problem(error: ValidationError) -> str:
     """Return LibreTranslate's words for the first error of a request."""
-    first = error.errors()[0]
-    kind, name = first["type"], first["loc"][:1]
-    if not name:
+    first, *_ = errors = error.errors()
+    if not first["loc"]:
         return "Invalid request: the body is not a JSON object"
-    if any(each["type"].endswith(("missing", "too_short")) for each in error.errors() if each["loc"][:1] == name):
-        return f"Invalid request: missing {name[0]} parameter"
+    name, kind = first["loc"][0], first["type"]
+    if any(each["type"].endswith(("missing", "too_short")) for each in errors if each["loc"][0] == name):
+        return f"Invalid request: missing {name} parameter"
     if kind == "literal_error":
         return f"{str(first['input'])[:40]} format is not supported"
-    if kind.startswith("int_"):
-        return f"Invalid request: {name[0]} parameter is not a number"
-    if kind == "less_than_equal":
-        return f"Invalid request: {name[0]} parameter must be <= {first['ctx']['le']}"
-    return f"Invalid request: {name[0]} parameter is not valid"
+    texts = {"int_": "is not a number", "less": f"must be <= {first.get('ctx', {}).get('le')}"}
+    return f"Invalid request: {name} parameter {texts.get(kind[:4], 'is not valid')}"
 
 
 def _texts(fields: QueryParams | FormData) -> dict[str, Any]:
