@@ -34,7 +34,7 @@ def parser() -> cli.Parser:
     task.add_argument("--attention", metavar="FILE", help="attention of one line: a .png or a .html page")
     task.add_argument("--trace", action="store_true", help="show each step of one line; --output: a .html page")
     task.add_argument("--embed", metavar="NPY", help="write a vector for each line; translate nothing")
-    parser.add_argument("--pooling", metavar="NAME", help="with --embed: mean, first or attention (mean)")
+    parser.add_argument("--pooling", default="mean", metavar="NAME", help="with --embed: mean, first, attention (mean)")
     parser.add_argument("--version", action="version", version=dragoman.__version__)
     cli.add_translation_options(parser)
     return parser
@@ -44,10 +44,13 @@ def parser() -> cli.Parser:
 def main(argv: list[str]) -> None:
     options = parser()
     args = options.parse(argv)
-    check(args)
+    cli.check_at_least_one(args, "batch")
+    if (args.attention or args.trace) and len(args.text) != 1:
+        raise UserError("--attention, --trace: only for one sentence. Give it as the one argument")
+    if args.attention and not args.attention.lower().endswith((".png", ".html")):
+        raise UserError("--attention: name a .png (picture of the last layer) or a .html (all layers and heads)")
     if not args.text and not args.input and sys.stdin.isatty():
-        options.print_help(sys.stderr)
-        sys.exit(2)
+        options.error("no text: give it as an argument, by --input FILE, or by a pipe")
     with ExitStack() as opened:
         stream = opened.enter_context(open(args.input, "rb")) if args.input else sys.stdin.buffer
         # Opened before a model is loaded: a file that cannot be written is reported at once.
@@ -63,16 +66,15 @@ def main(argv: list[str]) -> None:
         if args.embed and out:
             import numpy
 
-            vectors = translator.embed(lines, args.pooling or "mean", **settings).numpy()
+            vectors = translator.embed(lines, args.pooling, **settings).numpy()
             numpy.save(out, vectors)  # one float32 array (lines, d_model)
             print(f"{args.embed}: {len(vectors):,} vectors of {vectors.shape[1]} numbers", file=sys.stderr)
             return
-        search = cli.search_config(args, translator.bundle.search)
+        search, n_warnings = cli.search_config(args, translator.bundle.search), 0
         if args.trace:
             search = dataclasses.replace(search, kind="beam", beam_size=args.beam or 1, n_best=1)
             show(translator.trace(args.text[0], search, direction=str(direction)), args, out, direction)
             return
-        n_warnings = 0
         for number, result in enumerate(translator.stream(lines, search, scored=args.json, **settings), 1):
             for message in result.warnings:
                 print(f"warning: line {number}: {message}", file=sys.stderr)
@@ -80,49 +82,33 @@ def main(argv: list[str]) -> None:
             line = as_json(result) if args.json else as_text(result)
             (out or sys.stdout.buffer).write(line.encode() + b"\n")
             if picture:
-                picture.write(attention(translator, args, result, direction))
+                picture.write(attention(translator, args, result.text, direction))
     if args.strict and n_warnings:
         sys.exit(3)
 
 
-def check(args: argparse.Namespace) -> None:
-    """Raise UserError for options that contradict each other."""
-    cli.check_at_least_one(args, "batch")
-    if (args.attention or args.trace) and len(args.text) != 1:
-        raise UserError("--attention, --trace: only for one sentence. Give it as the one argument")
-    if args.attention and not args.attention.lower().endswith((".png", ".html")):
-        raise UserError("--attention: name a .png (picture of the last layer) or a .html (all layers and heads)")
-    if args.trace and args.output and (args.json or not args.output.lower().endswith(".html")):
-        raise UserError(f"--trace: --output is a .html page (found {args.output}). Text and JSON go to stdout")
-    if args.sample and (args.trace or args.embed):
-        raise UserError("--sample: does not go with --trace or --embed. Remove one")
-    if args.pooling and not args.embed:
-        raise UserError("--pooling needs --embed")
-
-
-def attention(translator: Translator, args: argparse.Namespace, result: Translation, languages: Direction) -> bytes:
+def attention(translator: Translator, args: argparse.Namespace, translation: str, languages: Direction) -> bytes:
     """Return the attention as a page or as a picture, by the suffix of --attention."""
-    source, translation = args.text[0], result.text
-    attended = translator.attend(source, translation, direction=str(languages))
+    attended = translator.attend(args.text[0], translation, direction=str(languages))
     maps, pieces = attended.maps, attended.pieces
     if args.attention.lower().endswith(".html"):
         from dragoman.explain.page import attention_page
 
-        return attention_page(maps, pieces, source=source, translation=translation, languages=languages)
+        return attention_page(maps, pieces, source=args.text[0], translation=translation, languages=languages)
     from dragoman.explain.picture import attention_figure
 
     return attention_figure(maps["cross"][-1], pieces["tgt_out"], pieces["src"], title=translation)
 
 
 def show(trace: dict[str, Any], args: argparse.Namespace, out: IO[bytes] | None, languages: Direction) -> None:
-    """Print a trace as text or JSON, or write it to `out` as a page."""
+    """Print a trace as text or JSON, or write it to `out` as a page or JSON."""
     from rich.console import Console
 
     from dragoman.explain.page import render
     from dragoman.explain.trace import as_text
 
     if args.json:
-        print(json.dumps(trace, ensure_ascii=False))
+        (out or sys.stdout.buffer).write(json.dumps(trace, ensure_ascii=False).encode() + b"\n")
     elif out:
         out.write(render("trace.html", trace=trace, languages=languages))
     else:
