@@ -38,8 +38,8 @@ def test_options_change_the_models_own_search(command: str, changes: dict[str, o
     ("command", "message"),
     [
         ("--bea 3", "--bea"),
-        ("--top-k 0", "--top-k: only for sampling"),
-        ("--sample --beam 3", "does not go with --beam"),
+        ("--top-k 0", "--top-k, .* only for sampling"),
+        ("--sample --beam 3", "--beam: not allowed with argument --sample"),
         ("--beam 0", "--beam 0: must be at least 1"),
     ],
 )

@@ -91,8 +91,9 @@ def add_translation_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direction", metavar="SRC_TGT", help="e.g. zh_en (default: by the input's script)")
     parser.add_argument("--batch", type=int, default=4096, metavar="N", help="pieces per batch (4096)")
     group = parser.add_argument_group("search (default: the settings of the model)")
-    group.add_argument("--sample", action="store_true", help="sample from the model's distribution")
-    group.add_argument("--beam", type=int, metavar="N", help="beam search with N hypotheses; 1 is greedy")
+    kind = group.add_mutually_exclusive_group()
+    kind.add_argument("--sample", action="store_true", help="sample from the model's distribution")
+    kind.add_argument("--beam", type=int, metavar="N", help="beam search with N hypotheses; 1 is greedy")
     group.add_argument("--n-best", type=int, metavar="N", help="N translations of each line, best first (1)")
     group.add_argument("--length-penalty", type=float, metavar="X", help="divide scores by length^X")
     group.add_argument("--temperature", type=float, metavar="X", help="with --sample: above 1 is more random (1)")
@@ -111,13 +112,10 @@ def check_at_least_one(args: argparse.Namespace, *options: str) -> None:
 
 def search_config(args: argparse.Namespace, default: SearchConfig) -> SearchConfig:
     """Return `default` with the options applied. Raises UserError for a conflict."""
-    given = {key: value for key, value in vars(args).items() if value is not None and key in vars(default)}
-    for key in ("temperature", "top_k", "top_p", "seed"):
-        if key in given and not args.sample:
-            raise UserError(f"--{key.replace('_', '-')}: only for sampling. Add --sample")
-    if args.sample and (args.beam is not None or args.length_penalty is not None):
-        raise UserError("--sample: does not go with --beam or --length-penalty, the options of beam search. Remove one")
     check_at_least_one(args, "beam")
+    given = {key: value for key, value in vars(args).items() if value is not None and key in vars(default)}
+    if not args.sample and given.keys() & {"temperature", "top_k", "top_p", "seed"}:
+        raise UserError("--temperature, --top-k, --top-p, --seed: only for sampling. Add --sample")
     changes = {"n_best": 1, **given}
     if args.sample:
         changes["kind"] = "sample"
@@ -175,16 +173,15 @@ def load_translator(args: argparse.Namespace, lines: Iterable[str]) -> tuple[Tra
 
 @contextlib.contextmanager
 def progress_bar(total: int | None) -> Iterator[Callable[[int], object]]:
-    """Show a bar and the speed; yield a function that takes the number of lines done."""
+    """Show a bar, then the speed; yield a function that takes the lines done."""
     from rich import progress
     from rich.console import Console
 
-    rate = progress.TextColumn("{task.fields[rate]:,.1f} lines/s")
-    columns = progress.BarColumn(), progress.MofNCompleteColumn(), rate, progress.TimeRemainingColumn()
+    columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
     console = Console(stderr=True)
     with progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total, rate=0.0)
-        yield lambda done: bar.update(task, completed=done, rate=done / (bar.tasks[0].elapsed or 1.0))
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
     done, seconds = bar.tasks[0].completed, bar.tasks[0].elapsed or 1.0
     unit = "line" if done == 1 else "lines"
     print(f"{done:,} {unit} in {seconds:.1f} s ({done / seconds:,.1f} lines/s)", file=sys.stderr)
