@@ -13,8 +13,7 @@ from pathlib import Path
 
 import torch
 from programs import THIS, Program, run
-from tables import Record, markdown, save, spread
-from texts import phrasebook
+from tables import Record, markdown, phrasebook, save, spread
 from torch.utils.benchmark import Timer
 
 from dragoman.commands.cli import Parser, command

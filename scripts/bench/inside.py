@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tables import Record, markdown
-from texts import phrasebook
+from tables import Record, markdown, phrasebook
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -18,8 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sentencepiece import SentencePieceProcessor
+from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
 from tables import Record, save
 
+from dragoman.data.lines import lines as read_lines
 from dragoman.errors import UserError
 
 # name: (virtual environment, NAME of bench_train_NAME.py or bench_decode_NAME.py, environment variables)
@@ -99,6 +102,22 @@ def peer_programs(peers: Peers, kind: str, selected: Sequence[str], case: str, s
         command = [str(home / "venvs" / venv / "bin" / "python"), str(scripts / f"bench_{kind}_{script}.py")]
         programs.append(Program(name=name, command=command, case=case, is_peer=True, environment=shared | environment))
     return programs
+
+
+def copy_data(data: Path, folder: Path, names: list[str]) -> None:
+    """Copy the peers' text files, normalised, and their sentencepiece model without its normalisation (NFKC).
+
+    Dragoman's tokenizers do not normalise, so that all programs train on the same pieces.
+    """
+    model = sentencepiece_model.ModelProto()
+    model.ParseFromString((data / "spm.model").read_bytes())
+    model.normalizer_spec.name, model.normalizer_spec.precompiled_charsmap = "identity", b""
+    (folder / "spm.model").write_bytes(model.SerializeToString())
+    normalizer = SentencePieceProcessor(model_file=str(data / "spm.model"))
+    for name in names:
+        normalized = normalizer.normalize(list(read_lines(data / name)))
+        text = "".join(line.replace("\u2581", " ").strip() + "\n" for line in normalized)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def compare(
