@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -125,7 +124,7 @@ def compare(
 ) -> None:
     """Run the programs, round after round; print the page and write it to runs/bench/NAME.md.
 
-    A peer that is not installed or fails is left out.
+    A program that fails or is not installed is left out from there on.
     """
     failed, runs = set(), []
     for turn, program in itertools.product(range(1, rounds + 1), programs):
@@ -135,8 +134,6 @@ def compare(
         try:
             record = run(program, timeout)
         except (UserError, OSError) as error:
-            if not program.is_peer:
-                raise
             print(f"without {program.name} from here on: {error}")
             failed.add(program.name)
             continue
@@ -154,15 +151,13 @@ def run(program: Program, timeout: float) -> Record:
     variables = {**os.environ, **threads, **times, **program.environment}
     if program.command[0] != sys.executable:
         variables.pop("PYTHONPATH", None)
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        # A session of its own, because JoeyNMT ends by killing its process group.
-        streams: Any = {"stdout": log, "stderr": log, "start_new_session": True}
-        try:
-            subprocess.run(program.command, env=variables, timeout=timeout, check=False, **streams)
-        except subprocess.TimeoutExpired:
-            raise UserError(f"{program.name}: did not end within {timeout:.0f} seconds") from None
-        log.seek(0)
-        lines = log.read().strip().splitlines() or ["none"]
+    # A session of its own, because JoeyNMT ends by killing its process group.
+    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    try:
+        done = subprocess.run(program.command, env=variables, timeout=timeout, check=False, errors="replace", **streams)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{program.name}: did not end within {timeout:.0f} seconds") from None
+    lines = done.stdout.strip().splitlines() or ["none"]
     for line in reversed(lines):
         with contextlib.suppress(ValueError):
             return json.loads(line[line.index("{") :])
