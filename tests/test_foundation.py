@@ -101,8 +101,7 @@ class TestLanguages:
         assert list(map(str, directions([], "en_GB", "zh_Hant", key="k"))) == ["en_GB_zh_Hant"]
 
     @pytest.mark.parametrize(
-        ("names", "message"),
-        [(["zh_fr"], "zh_fr: choose one of zh_en, en_zh"), (["en_zh"], "data.src=en and data.tgt=zh")],
+        ("names", "message"), [(["zh_fr"], "zh_fr: choose one of zh_en, en_zh"), (["en_zh"], "reverses src and tgt")]
     )
     def test_impossible_directions_are_refused(self, names: list[str], message: str) -> None:
         with pytest.raises(UserError, match=message):
