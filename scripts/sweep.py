@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from rich.console import Console
 
+from compare import grid
 from dragoman.commands import cli
 from dragoman.commands.train import check_settings
 from dragoman.compose import compose
@@ -116,16 +118,12 @@ def train(trial: Any, settings: list[str], monitor: str) -> float:
 
 def show(study: Any, monitor: str) -> None:
     """Print a table of all trials."""
-    from rich.console import Console
-    from rich.table import Table
-
-    names = sorted({name for trial in study.trials for name in trial.params})
-    table = Table("trial", "state", monitor, *names)
+    rows = []
     for trial in study.trials:
-        values = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in map(trial.params.get, names))
         value = "" if trial.value is None else f"{trial.value:.3f}"
-        table.add_row(str(trial.number), trial.state.name.lower(), value, *values)
-    Console().print(table)
+        rows.append({"trial": str(trial.number), "state": trial.state.name.lower(), monitor: value})
+        rows[-1] |= {key: f"{v:.4g}" if isinstance(v, float) else str(v) for key, v in sorted(trial.params.items())}
+    Console().print(grid(rows))
 
 
 if __name__ == "__main__":
