@@ -60,9 +60,6 @@ def compose_all(written: list[Pair]) -> list[Pair]:
     return [pair for zh, pair in pairs.items() if zh not in known]
 
 
-# -- splits
-
-
 def shuffled(pairs: list[Pair], seed: int = SEED) -> list[Pair]:
     """The pairs in an order that is the same on every machine."""
     return sorted(pairs, key=lambda pair: hashlib.sha256(f"{seed} {pair.zh}".encode()).hexdigest())
@@ -113,9 +110,6 @@ def build() -> dict[str, Splits]:
     return {"written": written, "composed": split_composed(shuffled(compose_all(pairs))[:COMPOSED], written)}
 
 
-# -- files
-
-
 def files(corpora: dict[str, Splits]) -> Iterator[tuple[str, str]]:
     """Yield each path below HOME and its pairs as JSON lines, shuffled."""
     for corpus, splits in corpora.items():
@@ -133,11 +127,11 @@ def write(corpora: dict[str, Splits], folder: Path) -> None:
 
 def stale(corpora: dict[str, Splits], folder: Path) -> list[str]:
     """The files that are missing or hold something else."""
-
-    def is_equal(path: Path, text: str) -> bool:
-        return path.exists() and gzip.decompress(path.read_bytes()).decode() == text
-
-    return [path for path, text in files(corpora) if not is_equal(folder / path, text)]
+    return [
+        path
+        for path, text in files(corpora)
+        if not (folder / path).exists() or gzip.decompress((folder / path).read_bytes()).decode() != text
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:

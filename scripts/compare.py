@@ -58,34 +58,33 @@ def system(path: Path, args: argparse.Namespace) -> Outputs:
 def show(result: dict[str, Any]) -> None:
     """Print the tables and the verdicts."""
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    metrics = list(next(iter(result["scores"].values())))
-    heads = [f"{metric} (95 %)" for metric in metrics]
-    table = grid("system", *heads, *(f"p {metric}" for metric in metrics), title=f"{result['sentences']} sentences")
+    rows: list[dict[str, str]] = []
     for name, scores in result["scores"].items():
-        cells = ["{score:.2f} ({interval})".format(**score) for score in scores.values()]
-        p = [score["p"] for score in scores.values()]
-        table.add_row(name, *cells, *("" if None in each else "{:.4f} / {:.4f}".format(*each) for each in p))
-    console.print(table)
+        rows.append({"system": name})
+        rows[-1] |= {f"{key} (95 %)": "{score:.2f} ({interval})".format(**each) for key, each in scores.items()}
+        rows[-1] |= {f"p {k}": "" if None in s["p"] else "{:.4f} / {:.4f}".format(*s["p"]) for k, s in scores.items()}
+    console.print(grid(rows, f"{result['sentences']} sentences"))
     console.print("p: bootstrap / randomization.", *result["signatures"], sep="\n")
     for title, groups in result["groups"].items():
-        table = grid(title, *next(iter(groups.values())), title="chrF")
-        for group, row in groups.items():
-            cells = [f"{value:.0f}" if key == "sentences" else f"{value:.2f}" for key, value in row.items()]
-            table.add_row(group, *cells)
-        console.print(table)
+        rows = [
+            {title: group, **{key: f"{value:.{0 if key == 'sentences' else 2}f}" for key, value in row.items()}}
+            for group, row in groups.items()
+        ]
+        console.print(grid(rows, "chrF"))
     for name, lists in result["won"].items():
-        for which, rows in lists.items():
-            table = grid("source", "reference", "1", name, title=f"{which} most by {name}")
-            for row in rows:
-                table.add_row(*row)
-            if rows:
-                console.print(table)
+        for which, texts in lists.items():
+            if rows := [dict(zip(("source", "reference", "1", name), row, strict=True)) for row in texts]:
+                console.print(grid(rows, f"{which} most by {name}"))
     console.print(*result["verdicts"], *result["readers"], sep="\n")
 
 
-def grid(*heads: str, title: str) -> Table:
-    """Return an empty table that folds long texts."""
-    return Table(*(Column(head, overflow="fold") for head in heads), title=title)
+def grid(rows: list[dict[str, str]], title: str | None = None) -> Table:
+    """Return a table with a column for each key; long texts are folded."""
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    table = Table(*(Column(head, overflow="fold", min_width=8) for head in heads), title=title)
+    for row in rows:
+        table.add_row(*(row.get(head, "") for head in heads))
+    return table
 
 
 if __name__ == "__main__":

@@ -4,24 +4,22 @@ Searches a file of word vectors, or the embeddings of a model (--model runs/zh_e
 vectors of length 1; near is what has a large cosine with the sum. The words of the query are left out.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from dragoman import bundle
 from dragoman.commands import cli
 from dragoman.errors import UserError, suggest
-
-if TYPE_CHECKING:
-    from gensim.models import KeyedVectors
+from dragoman.special import EOS
 
 SIGNS = {"+": 1.0, "-": -1.0}
 MARK = "▁"  # begins a piece that begins a word
 
 
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("words", nargs="+", metavar="WORD", help="a word, or: king - man + woman")
     source = parser.add_mutually_exclusive_group(required=True)
@@ -30,12 +28,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--most", type=int, default=200_000, metavar="N", help="the first N words of FILE (200000)")
     parser.add_argument("--side", choices=("src", "tgt"), default="src", help="of the model's embeddings (src)")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="how many neighbours (10)")
-    return parser
-
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args = parser().parse(argv)
+    args = parser.parse(argv)
     cli.check_at_least_one(args, "top", "most")
     from dragoman.explain.vectors import read_vectors
 
@@ -56,12 +49,9 @@ def parse(words: list[str]) -> list[tuple[float, str]]:
         raise UserError("WORD: not a word, or words with + or - between them. Write e.g. king - man + woman") from None
 
 
-def of_model(folder: str, side: str) -> KeyedVectors:
-    """Return the embeddings of a model without its special ids."""
+def of_model(folder: str, side: str) -> Any:
+    """Return the embeddings of a model without its special ids, as gensim's KeyedVectors."""
     from gensim.models import KeyedVectors
-
-    from dragoman import bundle
-    from dragoman.special import EOS
 
     model = bundle.load(folder)
     tokenizer = model.src_tokenizer if side == "src" else model.tgt_tokenizer

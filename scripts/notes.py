@@ -12,19 +12,15 @@ from dragoman.commands import cli
 from dragoman.errors import UserError, check_choice
 
 
-def parser() -> cli.Parser:
+@cli.command
+def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="examples; none: the list")
     parser.add_argument("--list", action="store_true", help="show the examples by note")
     parser.add_argument("--language", default="en", metavar="CODE", help="zh or en (en)")
     parser.add_argument("--out", metavar="FILE", help="a .html page, or a .png picture of one example")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists already")
-    return parser
-
-
-@cli.command
-def main(argv: list[str]) -> None:
-    args = parser().parse(argv)
+    args = parser.parse(argv)
     check_choice("--language", args.language, ("zh", "en"))
     from dragoman.explain.notes import EXAMPLES, PICTURES, titles
     from dragoman.explain.page import render

@@ -34,9 +34,6 @@ class Word:
     en_forms: dict[str, str] = field(default_factory=dict)
 
 
-# -- English forms
-
-
 def with_s(word: str) -> str:
     """The third person of a verb or the plural of a noun."""
     if word in IRREGULAR_S:
@@ -74,9 +71,6 @@ def compared(adjective: str, irregular: Irregular) -> dict[str, str]:
         more, most = f"more {adjective}", f"most {adjective}"
     ever = f"more and {more}" if more.startswith("more ") else f"{more} and {more}"
     return {"": adjective, "more": more, "most": most, "evermore": ever}
-
-
-# -- rows to words
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -128,9 +122,6 @@ def read_lexicon(folder: Path) -> dict[str, list[Word]]:
             name, _, weight = ingredient.partition("*")
             lexicon[row["class"]].extend(lexicon[name] * int(weight or 1))
     return dict(lexicon)
-
-
-# -- composing
 
 
 def agreeing(name: str, form: str, subject: Word, words: dict[str, Word]) -> str:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Column, Table
 
+from compare import grid
 from dragoman.commands import cli
 from dragoman.evaluation.report import leaderboard, page
 
@@ -37,13 +37,9 @@ def main(argv: list[str]) -> None:
 def table(runs: list[Path], levels: list[float]) -> bytes:
     """Print the table of several runs; return it as HTML."""
     rows, notes = leaderboard(runs, levels)
-    heads = list(dict.fromkeys(head for row in rows for head in row))
-    table = Table(*(Column(head, overflow="fold", min_width=8) for head in heads))
-    for row in rows:
-        table.add_row(*(row.get(head, "") for head in heads))
     width = None if sys.stdout.isatty() else 200
     console = Console(record=True, width=width, highlight=False, markup=False)
-    console.print(table, *notes, sep="\n")
+    console.print(grid(rows), *notes, sep="\n")
     return console.export_html().encode()
 
 

@@ -24,8 +24,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="dragoman-smoke-") as name:
         run = Path(name, "smoke")
         train = ["train.py", "experiment=smoke", f"run_dir={run}"]
-        code, out = stop_after_validation(run, train)
-        stopped = metrics_of(run)
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen([sys.executable, *train], cwd=ROOT, text=True, **pipes) as process:
+            while "step" not in metrics_of(run) and process.poll() is None:  # until its first validation
+                time.sleep(0.05)
+            process.terminate()
+            out, _ = process.communicate()
+        code, stopped = process.returncode, metrics_of(run)
         check(code == 128 + signal.SIGTERM, "SIGTERM ends training with the exit code 143", f"{code}:\n{out}")
         check(not stopped.get("finished") and (run / "bundle").is_dir(), "it is unfinished and has a bundle", stopped)
         out, step = output_of(*train), stopped["step"]
@@ -43,17 +48,6 @@ def main() -> None:
         out = output_of("scripts/evaluate.py", "--model", str(run), "--beam", "1")
         check("BLEU" in out, out.splitlines()[0])
     print("the smoke test passes")
-
-
-def stop_after_validation(run: Path, train: list[str]) -> tuple[int, str]:
-    """Start training, send SIGTERM after its first validation, and return exit code and output."""
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen([sys.executable, *train], cwd=ROOT, text=True, **pipes) as process:
-        while "step" not in metrics_of(run) and process.poll() is None:
-            time.sleep(0.05)
-        process.terminate()
-        out, _ = process.communicate()
-    return process.returncode, out
 
 
 def output_of(*command: str) -> str:

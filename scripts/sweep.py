@@ -16,8 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
+from omegaconf import OmegaConf
+from rich.console import Console
 
+from compare import grid
 from dragoman.commands import cli
 from dragoman.commands.train import check_settings
 from dragoman.compose import compose
@@ -36,7 +38,9 @@ def main(argv: list[str]) -> None:
     from optuna.trial import TrialState
 
     base = check_settings(words)
-    config, space = compose(base), read_space(Path(args.space), base)
+    config, space = compose(base), read_space(Path(args.space))
+    for key, (first, _) in space.items():
+        compose([*base, f"{key}={first}"])  # raises UserError
     folder, monitor = Path("runs") / config.name, config.training.monitor
     folder.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -49,9 +53,10 @@ def main(argv: list[str]) -> None:
     )
     # Optuna has no public way to go on with a trial.
     stopped = [optuna.Trial(study, trial._trial_id) for trial in study.get_trials(states=[TrialState.RUNNING])]
-    new = (study.ask() for _ in range(args.trials - len(study.trials)))
+    distributions = {key: distribution for key, (_, distribution) in space.items()}
+    new = (study.ask(distributions) for _ in range(args.trials - len(study.trials)))
     for trial in itertools.chain(stopped, new):
-        values = [f"{key}={suggest(trial, key, choices)}" for key, choices in space.items()]
+        values = [f"{key}={value}" for key, value in trial.params.items()]
         run = folder / f"trial-{trial.number}"
         print(f"{run}: {' '.join(values)}", flush=True)
         try:
@@ -68,26 +73,22 @@ def main(argv: list[str]) -> None:
         print(f"the best: python train.py {shlex.join(best)}")
 
 
-def read_space(path: Path, base: list[str]) -> dict[str, Any]:
-    """Read the space; check each setting with its first value. Raises UserError."""
-    space = yaml.safe_load(path.read_text(encoding="utf-8"))
+def read_space(path: Path) -> dict[str, tuple[Any, Any]]:
+    """Return the first value of each setting, and Optuna's distribution of its values. Raises UserError."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    space: Any = OmegaConf.to_container(OmegaConf.load(path))  # PyYAML would read 1e-4 as text
+    distributions = {}
     try:
-        firsts = {key: values["low"] if isinstance(values, dict) else values[0] for key, values in space.items()}
-    except (AttributeError, KeyError, IndexError, TypeError):
+        for key, values in space.items():
+            if isinstance(values, list):
+                distributions[key] = values[0], CategoricalDistribution(values)
+            else:
+                kind = FloatDistribution if float in map(type, values.values()) else IntDistribution
+                distributions[key] = values["low"], kind(**values)
+    except (AttributeError, LookupError, TypeError, ValueError):
         raise UserError(f"{path}: not a space. Write 'setting: [values]' or 'setting: {{low: X, high: Y}}'") from None
-    for key, value in firsts.items():
-        compose([*base, f"{key}={value}"])
-    return space
-
-
-def suggest(trial: Any, key: str, values: Any) -> Any:
-    """Return Optuna's value of a setting."""
-    if isinstance(values, list):
-        return trial.suggest_categorical(key, values)
-    low, high, log = values["low"], values["high"], values.get("log", False)
-    if isinstance(low, int) and isinstance(high, int):
-        return trial.suggest_int(key, low, high, log=log)
-    return trial.suggest_float(key, float(low), float(high), log=log)  # YAML reads 1e-4 as text
+    return distributions
 
 
 def train(trial: Any, settings: list[str], monitor: str) -> float:
@@ -117,16 +118,12 @@ def train(trial: Any, settings: list[str], monitor: str) -> float:
 
 def show(study: Any, monitor: str) -> None:
     """Print a table of all trials."""
-    from rich.console import Console
-    from rich.table import Table
-
-    names = sorted({name for trial in study.trials for name in trial.params})
-    table = Table("trial", "state", monitor, *names)
+    rows = []
     for trial in study.trials:
-        values = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in map(trial.params.get, names))
         value = "" if trial.value is None else f"{trial.value:.3f}"
-        table.add_row(str(trial.number), trial.state.name.lower(), value, *values)
-    Console().print(table)
+        rows.append({"trial": str(trial.number), "state": trial.state.name.lower(), monitor: value})
+        rows[-1] |= {key: f"{v:.4g}" if isinstance(v, float) else str(v) for key, v in sorted(trial.params.items())}
+    Console().print(grid(rows))
 
 
 if __name__ == "__main__":

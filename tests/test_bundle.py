@@ -245,7 +245,7 @@ def test_included_bundles_are_whole_small_and_exportable() -> None:
 
 
 def test_a_bundle_is_found_between_two_renames(bundle: Bundle, tmp_path: Path) -> None:
-    previous = tmp_path / "run" / ".bundle.previous"
+    previous = tmp_path / "run" / "bundle.previous"
     bundles.save(bundle, previous)
     assert bundles.load(tmp_path / "run" / "bundle").meta["name"] == "golden"
     assert bundles.newest(tmp_path, lambda known: True) == previous

@@ -1,4 +1,4 @@
-"""One idea removed at a time: python scripts/bench/broken.py [--only no_shift no_positions]
+"""One idea removed at a time: python scripts/bench/broken.py
 
 A tiny model learns the pairs of data/phrasebook/sentences/people.tsv by heart, once whole and once for each idea
 removed. Results go to runs/bench/broken: a file for each training, which is not repeated, then index.html, table.md,
@@ -73,11 +73,9 @@ VARIANTS = (
 
 @command
 def main(argv: list[str]) -> None:
-    parser = Parser(__doc__)
-    parser.add_argument("--only", nargs="+", default=VARIANTS, choices=VARIANTS, help="trainings (all)")
-    args = parser.parse(argv)
-    results = measure_missing(FOLDER, args.only, measure)
-    records = {name: results[name] for name in VARIANTS if name in results}
+    Parser(__doc__).parse(argv)
+    results = measure_missing(FOLDER, VARIANTS, measure)
+    records = {name: results[name] for name in VARIANTS}
     text = table(records)
     for name, data in (("table.md", text.encode()), ("index.html", page(records)), ("curves.png", picture(records))):
         files.write(FOLDER / name, data)
@@ -148,7 +146,7 @@ def picture(records: Record) -> bytes:
 
 def page(records: Record) -> bytes:
     """A section for each training, its loss beside that of the whole model."""
-    images = {name: picture({"whole": records.get("whole", record), name: record}) for name, record in records.items()}
+    images = {name: picture({"whole": records["whole"], name: record}) for name, record in records.items()}
     return render(Path(__file__).with_name("broken.html"), records=records, images=images, shown=SHOWN)
 
 

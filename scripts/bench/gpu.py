@@ -9,16 +9,15 @@ import itertools
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
-from programs import THIS, Program, run
-from tables import Record, markdown, save, spread
-from texts import phrasebook
+from programs import THIS, Program, compare
+from tables import Record, markdown, phrasebook, spread
 from torch.utils.benchmark import Timer
 
 from dragoman.commands.cli import Parser, command
-from dragoman.errors import UserError
 from dragoman.files import included
 
 TRAININGS = (("small", 16384), ("base", 16384), ("big", 16384), ("base", 65536))  # size, tokens of a batch
@@ -32,26 +31,24 @@ def main(argv: list[str]) -> None:
     if not torch.cuda.is_available():
         print("no CUDA device: nothing is measured")
         return
-    peak = peak_flops()
-    page = about = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {peak / 1e12:,.0f} TFLOP/s in bf16\n\n"
-    training, decoding = [], []
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        for program in programs(Path(folder)):
-            print(program.name, file=sys.stderr, flush=True)
-            try:
-                record = run(program, PATIENCE)
-            except UserError as error:  # lack of memory, for example
-                print(error)
-                continue
-            if "sent_s" in record:
-                decoding.append([program.name, f"{record['sent_s']:,.0f}", f"{record['load_s']:.1f}"])
-            else:
-                speed, mfu = spread(record["tgt_tok_s_windows"]), record["flops_s"] / peak
-                training.append([program.name, speed, f"{mfu:.1%}", f"{record['peak_gpu_mb']:,}"])
-            table = markdown(["training, bf16", "target tokens/s", "MFU", "peak MB of the GPU"], training)
-            page = about + table + "\n" + markdown(["decoding", "sentences/s", "load s"], decoding)
-            save("gpu", page)
-    print(page, end="")
+        compare("gpu", list(programs(Path(folder))), 1, PATIENCE, partial(page, peak_flops()))
+
+
+def page(peak: float, runs: list[Record]) -> str:
+    """The GPU, and a table for each case."""
+    training = [
+        [run["program"], spread(run["tgt_tok_s_windows"]), f"{run['flops_s'] / peak:.1%}", f"{run['peak_gpu_mb']:,}"]
+        for run in runs
+        if "flops_s" in run
+    ]
+    decoding = [[run["program"], f"{run['sent_s']:,.0f}", f"{run['load_s']:.1f}"] for run in runs if "sent_s" in run]
+    return (
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {peak / 1e12:,.0f} TFLOP/s in bf16\n\n"
+        + markdown(["training, bf16", "target tokens/s", "MFU", "peak MB of the GPU"], training)
+        + "\n"
+        + markdown(["decoding", "sentences/s", "load s"], decoding)
+    )
 
 
 def peak_flops(size: int = 8192) -> float:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tables import Record, markdown
-from texts import phrasebook
+from tables import Record, markdown, phrasebook
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -65,12 +64,13 @@ def main(argv: list[str]) -> None:
     norms = {f"{part}, {norm}-norm": line for norm in ("pre", "post") for part, line in gradients(norm).items()}
     text = markdown(header, rows) + text + "\n" + by_layer("log10 of the gradient norm", norms)
     # The deepest model comes first, because its layers are the places of the axis.
-    found: Any = {}
-    for name, line in sorted(percent.items(), key=lambda item: -len(item[1])):
-        found[name] = ["embeddings", *map(str, range(1, len(line) - 1)), "last norm"], line
-    files.write(FOLDER / "layers.png", curve_figure(found, "layer", "", "% found among 500"))
+    found: Any = {
+        name: (["embeddings", *map(str, range(1, len(line) - 1)), "last norm"], line)
+        for name, line in sorted(percent.items(), key=lambda item: -len(item[1]))
+    }
     falling: Any = {name: (range(1, DEPTH + 1), line) for name, line in norms.items()}
-    files.write(FOLDER / "gradients.png", curve_figure(falling, "layer", "", "log10 of gradient norm"))
+    for name, lines, title in ("layers", found, "% found among 500"), ("gradients", falling, "log10 of gradient norm"):
+        files.write(FOLDER / f"{name}.png", curve_figure(lines, "layer", "", title))
     files.write(FOLDER / "table.md", text.encode())
     print(text, end="")
 

@@ -108,9 +108,7 @@ class Meter(Callback):
         self.end = 0.0  # of the warm-up, or of the running window
         # Counts of the running window: steps, flops, target tokens, and target positions, padding included.
         self.counts: Counter[str] = Counter()
-        # Time and counts of each window, and of those in which other processes used little of the machine.
-        self.windows: list[tuple[Clock, Counter[str]]] = []
-        self.quiet: list[tuple[Clock, Counter[str]]] = []
+        self.windows: list[tuple[Clock, Counter[str]]] = []  # time and counts of each
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = trainer.datamodule  # type: ignore[attr-defined]
@@ -136,18 +134,19 @@ class Meter(Callback):
             torch.cuda.synchronize()
         clock = read_clock()
         if self.start is not None:
-            window = clock.since(self.start), self.counts
-            self.windows.append(window)
-            if window[0].others < self.settings.noise:
-                self.quiet.append(window)
-            if len(self.quiet) >= self.settings.windows or len(self.windows) >= 4 * self.settings.windows:
+            self.windows.append((clock.since(self.start), self.counts))
+            if len(self.quiet()) >= self.settings.windows or len(self.windows) >= 4 * self.settings.windows:
                 raise Enough
         self.start, self.end, self.counts = clock, clock.wall + self.settings.window, Counter()
 
+    def quiet(self) -> list[tuple[Clock, Counter[str]]]:
+        """Windows in which other processes used little of the machine."""
+        return [window for window in self.windows if window[0].others < self.settings.noise]
+
     def result(self) -> dict[str, Any]:
         """Return the figures, under the names that the peers' programs use."""
-        is_enough = len(self.quiet) >= self.settings.windows
-        windows = self.quiet if is_enough else self.windows
+        is_enough = len(self.quiet()) >= self.settings.windows
+        windows = self.quiet() if is_enough else self.windows
         seconds = sum(clock.wall for clock, _ in windows)
         total = sum((counts for _, counts in windows), Counter[str]())
         return {

@@ -11,15 +11,17 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sentencepiece import SentencePieceProcessor
+from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
 from tables import Record, save
 
+from dragoman.data.lines import lines as read_lines
 from dragoman.errors import UserError
 
 # name: (virtual environment, NAME of bench_train_NAME.py or bench_decode_NAME.py, environment variables)
@@ -101,12 +103,28 @@ def peer_programs(peers: Peers, kind: str, selected: Sequence[str], case: str, s
     return programs
 
 
+def copy_data(data: Path, folder: Path, names: list[str]) -> None:
+    """Copy the peers' text files, normalised, and their sentencepiece model without its normalisation (NFKC).
+
+    Dragoman's tokenizers do not normalise, so that all programs train on the same pieces.
+    """
+    model = sentencepiece_model.ModelProto()
+    model.ParseFromString((data / "spm.model").read_bytes())
+    model.normalizer_spec.name, model.normalizer_spec.precompiled_charsmap = "identity", b""
+    (folder / "spm.model").write_bytes(model.SerializeToString())
+    normalizer = SentencePieceProcessor(model_file=str(data / "spm.model"))
+    for name in names:
+        normalized = normalizer.normalize(list(read_lines(data / name)))
+        text = "".join(line.replace("\u2581", " ").strip() + "\n" for line in normalized)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
 def compare(
     name: str, programs: Sequence[Program], rounds: int, timeout: float, page: Callable[[list[Record]], str]
 ) -> None:
     """Run the programs, round after round; print the page and write it to runs/bench/NAME.md.
 
-    A peer that is not installed or fails is left out.
+    A program that fails or is not installed is left out from there on.
     """
     failed, runs = set(), []
     for turn, program in itertools.product(range(1, rounds + 1), programs):
@@ -116,8 +134,6 @@ def compare(
         try:
             record = run(program, timeout)
         except (UserError, OSError) as error:
-            if not program.is_peer:
-                raise
             print(f"without {program.name} from here on: {error}")
             failed.add(program.name)
             continue
@@ -135,15 +151,13 @@ def run(program: Program, timeout: float) -> Record:
     variables = {**os.environ, **threads, **times, **program.environment}
     if program.command[0] != sys.executable:
         variables.pop("PYTHONPATH", None)
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        # A session of its own, because JoeyNMT ends by killing its process group.
-        streams: Any = {"stdout": log, "stderr": log, "start_new_session": True}
-        try:
-            subprocess.run(program.command, env=variables, timeout=timeout, check=False, **streams)
-        except subprocess.TimeoutExpired:
-            raise UserError(f"{program.name}: did not end within {timeout:.0f} seconds") from None
-        log.seek(0)
-        lines = log.read().strip().splitlines() or ["none"]
+    # A session of its own, because JoeyNMT ends by killing its process group.
+    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    try:
+        done = subprocess.run(program.command, env=variables, timeout=timeout, check=False, errors="replace", **streams)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{program.name}: did not end within {timeout:.0f} seconds") from None
+    lines = done.stdout.strip().splitlines() or ["none"]
     for line in reversed(lines):
         with contextlib.suppress(ValueError):
             return json.loads(line[line.index("{") :])

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from loop import train
 from measure_training import NEVER, Enough, Settings, configure, fit_with
 from tables import markdown
@@ -27,11 +27,9 @@ from weights import renamed
 
 from dragoman.commands.cli import Parser, command
 from dragoman.config import Config
-from dragoman.data.collate import Batch
 from dragoman.model.transformer import Transformer
 from dragoman.special import PAD
 from dragoman.training import fit
-from dragoman.training.module import TranslationModule
 from dragoman.training.progress import ProgressCallback
 from dragoman.training.schedule import learning_rate
 
@@ -68,28 +66,18 @@ def compare(config: Config) -> str:
     )
 
 
-class LossCallback(Callback):
-    """Collects the loss of each step, and ends the run after `steps`."""
+def with_fit(config: Config, steps: int) -> Losses:
+    """Train in a temporary folder; end the run after `steps`."""
+    losses: Losses = []
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.losses: Losses = []
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        assert isinstance(pl_module, TranslationModule)
-        self.losses.append(pl_module.measured["loss"])
-        if len(self.losses) == self.steps:
+    def collect(trainer: Any, module: Any, *_: object) -> None:
+        losses.append(module.measured["loss"])
+        if len(losses) == steps:
             raise Enough
 
-
-def with_fit(config: Config, steps: int) -> Losses:
-    """Train in a temporary folder."""
-    callback = LossCallback(steps)
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        fit_with(dataclasses.replace(config, run_dir=f"{folder}/run"), callback)
-    return callback.losses
+        fit_with(dataclasses.replace(config, run_dir=f"{folder}/run"), LambdaCallback(on_train_batch_end=collect))
+    return losses
 
 
 def with_plain_torch(config: Config, steps: int, *, masks: int | None = None) -> Losses:

@@ -104,6 +104,7 @@ def train(size: str, length: int, tokens: int) -> Record:
     batch = collate(sentences(rows, length - 1), sentences(rows, length - 1))
     before, model = peak_mb(), Transformer(config, **sizes).train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    search = SearchConfig(kind="greedy", max_length_a=1.0, max_length_b=1)
 
     def step() -> None:
         optimizer.zero_grad()  # before the forward pass, as in training/module.py
@@ -114,7 +115,14 @@ def train(size: str, length: int, tokens: int) -> Record:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
-    seconds = timer(step).blocked_autorange(min_run_time=SECONDS).median
+    def decode() -> None:
+        translate_ids(model, sentences(N_DECODED, length - 1), search, batch_tokens=N_DECODED * length)
+
+    timers = [Timer("f()", globals={"f": f}, num_threads=torch.get_num_threads()) for f in (step, decode)]
+    seconds = timers[0].blocked_autorange(min_run_time=SECONDS).median
+    memory = peak_mb() - before
+    with torch.no_grad():
+        model.eval().projection.weight[EOS] = 0  # translations end at their maximum length
     flops = sum(Cost(config=config, **sizes).flops(rows, length, length, rows * length).values())
     return {
         "model": size,
@@ -122,23 +130,9 @@ def train(size: str, length: int, tokens: int) -> Record:
         "tokens in a batch": tokens,
         "million operations a token": flops / batch.n_tokens / 1e6,
         "training, ms a token": 1000 * seconds / batch.n_tokens,
-        "memory, MB": peak_mb() - before,
-        f"translating {N_DECODED}, s": decode(model.eval(), length),
+        "memory, MB": memory,
+        f"translating {N_DECODED}, s": timers[1].timeit(1).median,
     }
-
-
-def decode(model: Transformer, length: int) -> float:
-    """Seconds to translate a few sentences greedily into sentences of the same length."""
-    with torch.no_grad():
-        model.projection.weight[EOS] = 0  # translations end at their maximum length
-    search = SearchConfig(kind="greedy", max_length_a=1.0, max_length_b=1)
-    sources = sentences(N_DECODED, length - 1)
-    return timer(lambda: translate_ids(model, sources, search, batch_tokens=N_DECODED * length)).timeit(1).median
-
-
-def timer(function: Callable[[], object]) -> Timer:
-    """A timer, which warms up, with as many threads as training has."""
-    return Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
 
 
 def sentences(n: int, length: int) -> list[list[int]]:

@@ -20,8 +20,7 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
-from tables import machine, markdown
-from texts import phrasebook
+from tables import machine, markdown, phrasebook
 
 from dragoman.commands.cli import Parser, command
 from dragoman.errors import UserError

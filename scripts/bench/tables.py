@@ -1,4 +1,4 @@
-"""Clocks, machine, tables and result files of the benchmarks. No torch is imported here: see programs.py."""
+"""Clocks, machine, texts, tables and result files of the benchmarks. No torch is imported here: see programs.py."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman import files
+from dragoman.data.lines import lines
 
 FOLDER = Path("runs/bench")
 Record = dict[str, Any]  # JSON values
@@ -53,6 +54,12 @@ def read_clock() -> Clock:
     return Clock(time.perf_counter(), busy, time.process_time())
 
 
+def phrasebook(split: str) -> list[dict[str, str]]:
+    """The written pairs of the included corpus, {"zh": ..., "en": ...}."""
+    path = files.included("data/phrasebook/written") / f"{split}.jsonl.gz"
+    return [json.loads(line)["translation"] for line in lines(path)]
+
+
 def peak_mb() -> int:
     """Megabytes of memory that this process and its children held at most."""
     peaks = [resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -77,8 +84,7 @@ def measure_missing(folder: Path, names: Iterable[str], measure: Callable[[str],
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in (header, ["---"] * len(header), *rows))
 
 
 def comparison(runs: Iterable[Record], unit: str, speeds_of: Callable[[Record], list[float]], columns: Columns) -> str:

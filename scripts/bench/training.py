@@ -11,9 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from programs import THREADS, TRAINERS, add_options, checkouts, compare, peer_programs
+from programs import THREADS, TRAINERS, add_options, checkouts, compare, copy_data, peer_programs
 from tables import Record, comparison, machine, spread
-from texts import copy_data
 
 from dragoman.commands.cli import Parser, command
 

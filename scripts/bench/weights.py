@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from texts import copy_data
+from programs import copy_data
 from torch import Tensor
 
 from dragoman.bundle import Bundle, save

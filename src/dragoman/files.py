@@ -55,9 +55,9 @@ def write(path: Path, content: bytes) -> None:
 def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
     """Replace `folder` by a new folder; `fill` writes its content.
 
-    If the process is killed between the two renames, the old folder remains as .NAME.previous; see `current`.
+    If the process is killed between the two renames, the old folder remains as NAME.previous; see `current`.
     """
-    new, old = folder.with_name(f".{folder.name}.new"), _previous_folder(folder)
+    new, old = folder.with_name(f".{folder.name}.new"), previous_of(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(new, ignore_errors=True)
@@ -79,12 +79,12 @@ def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
 
 def current(folder: Path) -> Path:
     """Return `folder`, or its old version if a writer was killed between two renames."""
-    old = _previous_folder(folder)
+    old = previous_of(folder)
     return old if old.is_dir() and not folder.exists() else folder
 
 
 def previous_of(path: Path) -> Path:
-    """Return the path where `replacing` keeps the previous version."""
+    """Return the path of the previous version of a file or folder."""
     return path.with_name(path.name + ".previous")
 
 
@@ -101,7 +101,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _previous_folder(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.previous")

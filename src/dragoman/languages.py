@@ -45,10 +45,7 @@ def directions(names: Sequence[str], src: str, tgt: str, *, key: str) -> list[Di
     for name in names:
         check_choice(key, name, (str(forward), str(back)))
     if list(names) == [str(back)]:
-        group = key.removesuffix("directions")  # "data." or nothing
-        raise UserError(
-            f"{key}=[{back}]: reverses src and tgt. Set {group}src={tgt} and {group}tgt={src}, or name both directions"
-        )
+        raise UserError(f"{key}=[{back}]: reverses src and tgt. Exchange the languages, or name both directions")
     return [forward, back] if len(set(names)) == 2 else [forward]
 
 

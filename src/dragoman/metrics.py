@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.errors import UserError, choose
+from dragoman.errors import UserError
 from dragoman.languages import is_chinese, is_unspaced, primary
 
 References = Sequence[Sequence[str]]  # of each sentence
@@ -36,21 +36,18 @@ def _bleu(tgt: str) -> Any:
         raise UserError(f"BLEU for '{tgt}' needs a tokenizer: pip install 'sacrebleu[{language}]'") from error
 
 
-def _chrf(tgt: str) -> Any:
-    from sacrebleu.metrics import CHRF
+def _other(name: str, **options: Any) -> Any:
+    import sacrebleu.metrics
 
-    return CHRF()
-
-
-def _ter(tgt: str) -> Any:
-    from sacrebleu.metrics import TER
-
-    by_character = is_unspaced(tgt)
-    return TER(normalized=by_character, asian_support=by_character)
+    return getattr(sacrebleu.metrics, name)(**options)
 
 
 # Name -> constructor of sacrebleu's metric for a target language; sacrebleu is imported on the first call.
-METRICS: dict[str, Callable[[str], Any]] = {"bleu": _bleu, "chrf": _chrf, "ter": _ter}
+METRICS: dict[str, Callable[[str], Any]] = {
+    "bleu": _bleu,
+    "chrf": lambda tgt: _other("CHRF"),
+    "ter": lambda tgt: _other("TER", normalized=is_unspaced(tgt), asian_support=is_unspaced(tgt)),
+}
 LOWER_IS_BETTER = {"ter"}
 
 
@@ -58,11 +55,9 @@ def evaluate(
     *, hypotheses: Sequence[str], references: References, tgt: str, metrics: Sequence[str] = ("bleu", "chrf", "ter")
 ) -> dict[str, Score]:
     """Score a corpus by the named metrics; `references[i]` are of `hypotheses[i]`."""
-    if len(hypotheses) != len(references):  # sacrebleu would score the first ones
-        raise UserError(f"metrics: {len(hypotheses)} hypotheses but {len(references)} references")
     streams, scores = reference_streams(references), {}
     for name in metrics:
-        metric = choose("metric", name, METRICS)(tgt)
+        metric = METRICS[name](tgt)
         score = metric.corpus_score(list(hypotheses), streams)
         scores[name] = Score(name=score.name, score=score.score, signature=str(metric.get_signature()))
     return scores

@@ -24,7 +24,6 @@ import programs  # noqa: E402
 import same_training  # noqa: E402
 import scale  # noqa: E402
 import tables  # noqa: E402
-import texts  # noqa: E402
 import training  # noqa: E402
 import weights  # noqa: E402
 
@@ -59,7 +58,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_shared_weights_compute_the_same_in_dragoman(peers: Path, tmp_path: Path) -> None:
-    texts.copy_data(peers, tmp_path, [])
+    programs.copy_data(peers, tmp_path, [])
     size = SentencePieceProcessor(model_file=str(tmp_path / "spm.model")).get_piece_size()
     config = ModelConfig(d_model=16, d_ff=32, n_heads=2, n_encoder_layers=2, n_decoder_layers=2)
     model = Transformer(config, src_vocab_size=size, tgt_vocab_size=size).eval()
@@ -77,7 +76,7 @@ def test_shared_weights_compute_the_same_in_dragoman(peers: Path, tmp_path: Path
 
 
 def test_rewritten_text_has_the_peers_pieces(peers: Path, tmp_path: Path) -> None:
-    texts.copy_data(peers, tmp_path, ["test.en"])
+    programs.copy_data(peers, tmp_path, ["test.en"])
     folders = peers, tmp_path
     before, after = ((folder / "test.en").read_text("utf-8").splitlines() for folder in folders)
     rewriting, plain = (SentencePieceProcessor(model_file=str(folder / "spm.model")) for folder in folders)
@@ -107,7 +106,7 @@ def test_training_is_counted_in_windows(
     peers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BENCH_START", str(time.time()))
-    texts.copy_data(peers, tmp_path, training.FILES)
+    programs.copy_data(peers, tmp_path, training.FILES)
     settings = {
         "size": "tiny", "precision": "32", "data": str(tmp_path), "threads": 1, "warm_up": 0,
         "window": 0, "windows": 2, "noise": 2, "overrides": ["trainer.loggers=[]", "data.max_tokens=300"],
@@ -161,8 +160,6 @@ def test_programs_take_turns_and_failing_peers_leave(
     assert "without absent from here on: python" in out
     assert out.endswith("4 runs, True")
     assert (tmp_path / "page.md").read_text() == "4 runs, True"
-    with pytest.raises(UserError, match="no figures"):
-        programs.compare("page", [programs.Program(name="broken", command=[])], 1, 9, str)
 
 
 def test_the_fastest_torch_peer_is_the_unit_of_decoding() -> None:

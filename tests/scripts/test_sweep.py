@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dragoman.training.checkpoint import Stopped
 
 pytestmark = pytest.mark.slow
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
 
 
 @pytest.fixture
