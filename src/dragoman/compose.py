@@ -4,12 +4,12 @@ Hydra composes values; nothing is instantiated from a file, and Hydra's own sett
 """
 
 import dataclasses
+import itertools
 import re
 from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException
@@ -55,11 +55,13 @@ def sweep(overrides: list[str]) -> list[list[str]]:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except HydraException as error:
         raise UserError(_explain(error, overrides)) from None
-    swept = {each.get_key_element() for each in parsed if each.is_sweep_override()}.difference(_NAMED)
+    swept = {each.get_key_element(): list(each.sweep_string_iterator()) for each in parsed if each.is_sweep_override()}
+    fixed = [text for each, text in zip(parsed, overrides, strict=True) if not each.is_sweep_override()]
     runs = []
-    for run in BasicSweeper.split_arguments(parsed, None)[0]:
-        settings = [text.partition("=") for text in run]
-        parts = [f"{key.split('.')[-1]}={value}" for key, _, value in settings if key in swept]
+    for values in itertools.product(*swept.values()):
+        settings = dict(zip(swept, values, strict=True))
+        run = [*fixed, *(f"{key}={value}" for key, value in settings.items())]
+        parts = [f"{key.split('.')[-1]}={value}" for key, value in settings.items() if key not in _NAMED]
         name = re.sub(r"[^\w.=-]+", "-", "_".join([compose(run).name, *parts]))
         runs.append([*run, f"name='{name}'"])
     return runs
