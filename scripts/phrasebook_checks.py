@@ -4,7 +4,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 
 from phrasebook_words import Pair
 
@@ -68,8 +68,12 @@ def near_copies(pairs: list[Pair]) -> list[str]:
 
 def uncovered(words: Sequence[str], pairs: list[Pair]) -> list[str]:
     """Return the words that are substrings of fewer than three sentences."""
-    n = SENTENCES_PER_WORD
-    return [word for word in words if len(list(islice((pair for pair in pairs if word in pair.zh), n))) < n]
+    longest = max(map(len, words))
+    counts: Counter[str] = Counter()
+    for pair in pairs:
+        spans = range(1, longest + 1)
+        counts.update({pair.zh[i : i + n] for n in spans for i in range(len(pair.zh) - n + 1)})
+    return [word for word in words if counts[word] < SENTENCES_PER_WORD]
 
 
 def elsewhere(pairs: list[Pair]) -> tuple[list[str], list[str]]:
