@@ -15,7 +15,7 @@ from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.evaluation.comparison import of_evaluation
 from dragoman.evaluation.scores import SCORES
-from dragoman.explain.cost import Cost, table
+from dragoman.explain.cost import cost_table
 from dragoman.explain.page import data_url, render
 from dragoman.explain.picture import attention_figure, curve_figure
 from dragoman.manifest import read_json
@@ -53,7 +53,7 @@ def read(run: Path) -> dict[str, Any]:
 def page(run: Path, language: str = "en") -> bytes:
     """Return the report as HTML in UTF-8, in English (en) or Chinese (zh)."""
     record, translator = read(run), Translator.load(run, "cpu", engine="torch")
-    info, rows = translator.bundle, record["rows"]
+    rows = record["rows"]
     for row in rows:
         row["chrf"] = METRICS["chrf"](row["tgt"]).sentence_score(row["hypothesis"], row["references"]).score
     samples = rows[:: max(1, len(rows) // N_SENTENCES)][:N_SENTENCES]
@@ -63,7 +63,6 @@ def page(run: Path, language: str = "en") -> bytes:
         result = translator.attend(row["source"], row["hypothesis"], direction=row["direction"])
         weights, pieces = result.maps["cross"][-1], result.pieces
         pictures.append(data_url(attention_figure(weights, pieces["tgt_out"], pieces["src"])))
-    sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
     content = record | {
         "language": language,
         "name": run.resolve().name,
@@ -72,7 +71,7 @@ def page(run: Path, language: str = "en") -> bytes:
         "challenges": {path.parent.name: read_json(path)["passed"] for path in run.glob("evaluation/*/challenge.json")},
         "curves": _curves(record, run / "tensorboard"),
         "attention": pictures,
-        "cost": table(Cost(config=info.model_config, **sizes), [(1, 20, 20, 20)]),
+        "cost": cost_table(translator.model, [(1, 20, 20, 20)]),
         "settings": flatten(record["config"]),
         "defaults": flatten(asdict(Config())),
         "advice": advice(record),
