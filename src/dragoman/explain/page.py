@@ -14,26 +14,17 @@ from jinja2 import Environment
 
 
 def attention_page(
-    maps: Mapping[str, Any],
-    pieces: Mapping[str, Sequence[str]],
-    *,
-    source: str,
-    translation: str,
-    languages: tuple[str, str],
+    maps: Mapping[str, Any], pieces: Mapping[str, Sequence[str]], languages: tuple[str, str], **texts: str
 ) -> bytes:
     """Return the page in UTF-8.
 
-    maps and pieces: as in attention_map.Attended; weights are rounded to 0.001. `languages` of source and translation
-    select the font variants of Chinese characters.
+    maps and pieces: as in trace.Attended; weights are rounded to 0.001. `languages` of `source` and
+    `translation`, the two texts, select the font variants of Chinese characters.
     """
-    thousandths = {kind: np.rint(1000 * np.asarray(weights)).astype(int) for kind, weights in maps.items()}
-    data = {
-        "languages": languages,
-        "pieces": pieces,
-        # [layer][head][cell]
-        "weights": {kind: each.reshape(*each.shape[:2], -1).tolist() for kind, each in thousandths.items()},
-    }
-    return render("page.html", source=source, translation=translation, languages=languages, data=data)
+    # [layer][head][cell], in thousandths
+    weights = {kind: (1000 * each).round().int().flatten(2).tolist() for kind, each in maps.items()}
+    data = {"languages": languages, "pieces": pieces, "weights": weights}
+    return render("page.html", languages=languages, data=data, **texts)
 
 
 def render(template: str | Path, *, autoescape: bool = True, block: str | None = None, **values: object) -> bytes:
