@@ -104,14 +104,14 @@ def attention(translator: Translator, args: argparse.Namespace, result: Translat
     """Return the attention as a page or as a picture, by the suffix of --attention."""
     source, translation = args.text[0], result.text
     attended = translator.attend(source, translation, direction=str(languages))
-    maps, pieces = attended.maps, attended.pieces
     if args.attention.lower().endswith(".html"):
-        from dragoman.explain.page import attention_page
+        from dragoman.explain.trace import attention_page
 
-        return attention_page(maps, pieces, source=source, translation=translation, languages=languages)
+        return attention_page(attended, languages, source=source, translation=translation)
     from dragoman.explain.picture import attention_figure
 
-    return attention_figure(maps["cross"][-1], pieces["tgt_out"], pieces["src"], title=translation)
+    pieces = attended.pieces
+    return attention_figure(attended.maps["cross"][-1], pieces["tgt_out"], pieces["src"], title=translation)
 
 
 def show(trace: dict[str, Any], args: argparse.Namespace, out: IO[bytes] | None, languages: Direction) -> None:

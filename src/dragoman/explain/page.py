@@ -1,30 +1,15 @@
-"""Web pages from templates; attention maps of a sentence pair as one such page.
+"""Web pages and texts from jinja templates.
 
-page.html is self-contained: no network, no library, no other file. Jinja escapes the sentences; all other data is
-JSON without `<`, which the script of the page converts to text nodes.
+Each page is self-contained: no network, no library, no other file. Jinja escapes sentences; all other data is JSON
+without `<`, which a script of the page converts to text nodes.
 """
 
 import base64
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment
-
-
-def attention_page(
-    maps: Mapping[str, Any], pieces: Mapping[str, Sequence[str]], languages: tuple[str, str], **texts: str
-) -> bytes:
-    """Return the page in UTF-8.
-
-    maps and pieces: as in trace.Attended; weights are rounded to 0.001. `languages` of `source` and
-    `translation`, the two texts, select the font variants of Chinese characters.
-    """
-    # [layer][head][cell], in thousandths
-    weights = {kind: (1000 * each).round().int().flatten(2).tolist() for kind, each in maps.items()}
-    data = {"languages": languages, "pieces": pieces, "weights": weights}
-    return render("page.html", languages=languages, data=data, **texts)
 
 
 def render(template: str | Path, *, autoescape: bool = True, block: str | None = None, **values: object) -> bytes:

@@ -57,22 +57,32 @@ def attended(model: Transformer, tokenizers: Tokenizers, src: Sequence[int], tgt
     def record(name: str, attention: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         weights[name].append(attention.weights(*args, **kwargs)[0].float().cpu())
 
-    attentions: list[tuple[str, Any]] = [("encoder", layer.self_attention) for layer in model.encoder]
-    for layer in model.decoder:
-        attentions += [("decoder", layer.self_attention), ("cross", layer.cross_attention)]
     src_in, tgt_all = [*src, EOS], [BOS, *tgt, EOS]
     device = model.projection.weight.device
     ids = torch.tensor([src_in], device=device)
     # In bf16 the rows would not sum to 1.
     with torch.autocast(device.type, enabled=False), ExitStack() as stack:
         stack.callback(model.train, model.training)
-        for name, layer in attentions:
-            stack.enter_context(layer.register_forward_pre_hook(partial(record, name), with_kwargs=True))
+        for path, layer in model.named_modules():
+            if isinstance(layer, Attention):  # such as decoder.0.cross_attention
+                name = "cross" if path.endswith("cross_attention") else path.partition(".")[0]
+                stack.enter_context(layer.register_forward_pre_hook(partial(record, name), with_kwargs=True))
         logits = model.eval()(ids, torch.tensor([tgt_all[:-1]], device=device), key_padding_mask(ids))
     maps = {name: torch.stack(layers) for name, layers in weights.items()}
     src_pieces, tgt_pieces = tokenizers[0].pieces(src_in), tokenizers[1].pieces(tgt_all)
     pieces = {"src": src_pieces, "tgt_in": tgt_pieces[:-1], "tgt_out": tgt_pieces[1:]}
     return Attended(maps, pieces, logits[0].float().cpu())
+
+
+def attention_page(pair: Attended, languages: tuple[str, str], **texts: str) -> bytes:
+    """Return page.html, in UTF-8, for the texts `source` and `translation`.
+
+    Weights are rounded to 0.001. The languages of both texts select the font variants of Chinese characters.
+    """
+    # [layer][head][cell], in thousandths
+    weights = {kind: (1000 * each).round().int().flatten(2).tolist() for kind, each in pair.maps.items()}
+    data = {"languages": languages, "pieces": pair.pieces, "weights": weights}
+    return render("page.html", languages=languages, data=data, **texts)
 
 
 @torch.no_grad()
