@@ -242,8 +242,7 @@ def rope() -> Values:
 
 def t5() -> Values:
     """Buckets of distances j - i from query i to key j."""
-    some = torch.tensor([-128, -32, -16, -8, -2, -1, 0, 1, 2, 8, 16, 32, 128])
-    every = torch.arange(-150, 151)
+    some, every = torch.tensor([-128, -32, -16, -8, -2, -1, 0, 1, 2, 8, 16, 32, 128]), torch.arange(-150, 151)
     lines: Any = {"encoder": (every, _scheme("t5").buckets(every))}
     # In the decoder no query attends to a later key.
     lines["decoder"] = every[:151], _scheme("t5", causal=True).buckets(every[:151])

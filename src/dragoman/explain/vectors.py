@@ -49,10 +49,7 @@ def start_from_vectors(
     """
     words, d_model = read_vectors(path), model.config.d_model
     if words.vector_size != d_model:
-        raise UserError(
-            f"model.embedding.init: {path} needs model.d_model={words.vector_size} (found {d_model}). Set it, or use "
-            f"vectors of {d_model} numbers (scripts/train_word2vec.py --dim {d_model})"
-        )
+        raise UserError(f"model.embedding.init: {path} needs model.d_model={words.vector_size} (found {d_model})")
     marked = 1000 * sum(word[:1] == MARK and word[1:2].isalnum() for word in words.index_to_key) >= len(words)
     sides = {"src": (src_tokenizer, model.src_embedding), "tgt": (tgt_tokenizer, model.tgt_embedding)}
     covered = {}
