@@ -22,7 +22,6 @@ from dragoman.config import CorpusConfig
 from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
-from dragoman.evaluation.challenge import read_sentences, results
 from dragoman.evaluation.scores import N_INPUTS, as_markdown, check_replaceable, evaluate, warning_rates
 from dragoman.files import included, replace_folder
 from dragoman.languages import Direction
@@ -97,13 +96,13 @@ def challenge(args: argparse.Namespace, translator: Translator, folder: Path) ->
     """Translate the challenge set, count those passed by phenomenon, and save the translations."""
     direction = args.direction or str(translator.bundle.directions[0])
     path = Path(args.challenge) if args.challenge else included(f"data/challenge/{direction}.tsv")
-    sentences = read_sentences(path)
+    sentences = testsets.read_challenge(path)
     output = Path(args.output) if args.output else folder / f"challenge-{direction}"
     check_replaceable(output, CHALLENGE)
     search = cli.search_config(args, translator.bundle.search)
     sources = [sentence.source for sentence in sentences]
     translations = [result.text for result in translator.translate(sources, search, direction=direction)]
-    passed = results(sentences, translations)
+    passed = testsets.count_passed(sentences, translations)
     table = Table("phenomenon", "passed", "sentences", "share", title=f"{path.stem} challenge set")
     for name, (right, every) in passed.items():
         table.add_row(name, str(right), str(every), f"{right / every:.0%}", end_section=name == list(passed)[-2])
