@@ -62,7 +62,7 @@ def show(result: dict[str, Any]) -> None:
     heads = [f"{metric} (95 %)" for metric in metrics]
     table = grid("system", *heads, *(f"p {metric}" for metric in metrics), title=f"{result['sentences']} sentences")
     for name, scores in result["scores"].items():
-        cells = ["{score:.2f} ({interval})".format(**score) for score in scores.values()]
+        cells = ["{score:.2f} ({mean:.2f} ± {ci:.2f})".format(**score) for score in scores.values()]
         p = [score["p"] for score in scores.values()]
         table.add_row(name, *cells, *("" if None in each else "{:.4f} / {:.4f}".format(*each) for each in p))
     console.print(table)

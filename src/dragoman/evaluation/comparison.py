@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from sacrebleu import corpus_chrf, sentence_chrf
+from sacrebleu.significance import PairedTest
 
 from dragoman.data.lines import lines
 from dragoman.data.text import Pair
@@ -30,7 +32,7 @@ AGREEMENT = {
     "bleu": {50: 0.27, 55: 0.52, 60: 0.78, 65: 1.06, 70: 1.39, 75: 1.79, 80: 2.34, 85: 3.35},
     "chrf": {50: 0.14, 55: 0.33, 60: 0.54, 65: 0.76, 70: 1.00, 75: 1.28, 80: 1.63, 85: 2.12, 90: 3.05},
 }
-Scores = Mapping[str, dict[str, Any]]  # metric -> name, score, interval, p of both tests
+Scores = Mapping[str, dict[str, Any]]  # metric -> name, score, mean and 95 % interval of bootstrap, p of both tests
 
 
 class Outputs(NamedTuple):
@@ -67,7 +69,10 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
         "sentences": len(first.pairs),
         "signatures": signatures,
         "scores": scores,
-        "groups": {title: _by_group(named, groups) for title, groups in _groups(first).items()},
+        "groups": {
+            "characters of the source": _by_quarter(named, [len(pair.src) for pair in first.pairs]),
+            "sentences with the rarest word": _by_quarter(named, _rarest(first)),
+        },
         "won": {name: _most_different(first, named[name]) for name in others},
         "verdicts": [_verdict(baseline, name, scores) for name in others],
         "readers": [_meaning(name, scores[baseline], scores[name]) for name in others],
@@ -76,62 +81,47 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
 
 def _significance(systems: Mapping[str, Outputs]) -> tuple[list[str], dict[str, Scores]]:
     """Return the signatures, and the scores of each system: `p` is None for the first."""
-    from sacrebleu.significance import PairedTest
-
     first = next(iter(systems.values()))
     metrics = {metric: make(first.tgt) for metric, make in METRICS.items()}
     texts: list[Any] = [(name, system.hypotheses) for name, system in systems.items()]
-    streams, tests = reference_streams([pair.references for pair in first.pairs]), list[dict[str, Any]]()
-    for kind, n_samples in N_SAMPLES.items():
-        _, results = PairedTest(texts, metrics, streams, test_type=kind, n_samples=n_samples)()
-        tests.append(results)
-    del results["System"]
+    streams = reference_streams([pair.references for pair in first.pairs])
+    tests: list[Any] = [PairedTest(texts, metrics, streams, kind, n)()[1] for kind, n in N_SAMPLES.items()]
+    bootstrap, randomization = tests
     scores: dict[str, Any] = {name: {} for name in systems}
-    for n, name in enumerate(scores):
-        for metric, title in zip(metrics, results, strict=True):
-            bootstrap, randomization = (test[title][n] for test in tests)
-            interval, p = f"{bootstrap.mean:.2f} ± {bootstrap.ci:.2f}", [bootstrap.p_value, randomization.p_value]
-            scores[name][metric] = {"name": title, "score": bootstrap.score, "interval": interval, "p": p}
+    for metric, title in zip(metrics, list(bootstrap)[1:], strict=True):  # the first list has the systems' names
+        for name, one, two in zip(systems, bootstrap[title], randomization[title], strict=True):
+            score = {"name": title, "score": one.score, "mean": float(one.mean), "ci": float(one.ci)}
+            scores[name][metric] = score | {"p": [one.p_value, two.p_value]}
     return [str(metric.get_signature()) for metric in metrics.values()], scores
 
 
-def _groups(system: Outputs) -> dict[str, dict[str, list[int]]]:
-    """Sentences by length of the source and by the reference's rarest word."""
-    sizes, by_length = np.array([len(pair.src) for pair in system.pairs]), dict[str, list[int]]()
-    quarter = np.searchsorted(np.quantile(sizes, (0.25, 0.5, 0.75)), sizes)
-    for n in np.unique(quarter):
-        rows = np.flatnonzero(quarter == n)
-        by_length[f"{sizes[rows].min()} to {sizes[rows].max()} characters"] = rows.tolist()
-    words = [re.findall(r"\w" if is_unspaced(system.tgt) else r"\w+", pair.tgt.lower()) for pair in system.pairs]
-    counts = Counter(word for each in words for word in set(each))
-    rarest = [min((counts[word] for word in each), default=0) for each in words]
-    limits = {"once": (0, 1), "2 to 5 times": (2, 5), "more often": (6, len(words))}
-    by_rarity = {name: [i for i, n in enumerate(rarest) if a <= n <= b] for name, (a, b) in limits.items()}
-    return {"source length": by_length, "rarest word stands": {name: rows for name, rows in by_rarity.items() if rows}}
+def _rarest(system: Outputs) -> list[int]:
+    """Return how many references have the rarest word of each reference."""
+    words = [set(re.findall(r"\w" if is_unspaced(system.tgt) else r"\w+", pair.tgt.lower())) for pair in system.pairs]
+    counts = Counter(word for each in words for word in each)
+    return [min((counts[word] for word in each), default=0) for each in words]
 
 
-def _by_group(systems: Mapping[str, Outputs], groups: dict[str, list[int]]) -> dict[str, dict[str, float]]:
-    """Group -> number of sentences, and chrF of each system."""
+def _by_quarter(systems: Mapping[str, Outputs], sizes: Sequence[int]) -> dict[str, dict[str, float]]:
+    """Quarter of the sentences by size -> number of sentences, and chrF of each system."""
     table = {}
-    for group, rows in groups.items():
-        table[group] = {"sentences": float(len(rows))}
+    for n, rows in enumerate(np.array_split(np.argsort(sizes, kind="stable"), min(4, len(sizes))), 1):
+        row = table[f"quarter {n}: {sizes[rows[0]]} to {sizes[rows[-1]]}"] = {"sentences": float(len(rows))}
         for name, system in systems.items():
-            streams = reference_streams([system.pairs[i].references for i in rows])
-            chrf = METRICS["chrf"](system.tgt).corpus_score([system.hypotheses[i] for i in rows], streams)
-            table[group][name] = chrf.score
+            texts, references = [system.hypotheses[i] for i in rows], [system.pairs[i].references for i in rows]
+            row[name] = corpus_chrf(texts, reference_streams(references)).score
     return table
 
 
 def _most_different(first: Outputs, other: Outputs) -> dict[str, list[list[str]]]:
     """Sentences with the largest gains and losses in chrF, with both outputs."""
-    chrf = METRICS["chrf"](first.tgt)
     gains = []
     for pair, *texts in zip(first.pairs, first.hypotheses, other.hypotheses, strict=True):
-        before, after = (chrf.sentence_score(text, pair.references).score for text in texts)
+        before, after = (sentence_chrf(text, pair.references).score for text in texts)
         gains.append((after - before, [pair.src, pair.tgt, *texts]))
-    gains.sort(key=lambda gain: gain[0])
-    lost = [row for gain, row in gains[:N_SENTENCES] if gain < 0]
-    won = [row for gain, row in gains[: -N_SENTENCES - 1 : -1] if gain > 0]
+    gains.sort(reverse=True)
+    won = [row for gain, row in gains[:N_SENTENCES] if gain > 0]
+    lost = [row for gain, row in gains[: -N_SENTENCES - 1 : -1] if gain < 0]
     return {"won": won, "lost": lost}
 
 
@@ -141,8 +131,8 @@ def _verdict(first: str, other: str, scores: Mapping[str, Scores]) -> str:
     for metric, score in scores[other].items():
         difference = score["score"] - scores[first][metric]["score"]
         if max(score["p"]) < SIGNIFICANT and difference:
-            gains = (difference < 0) if metric in LOWER_IS_BETTER else difference > 0
-            (better if gains else worse).append(f"{score['name']} {difference:+.2f}")
+            is_gain = (difference > 0) != (metric in LOWER_IS_BETTER)
+            (better if is_gain else worse).append(f"{score['name']} {difference:+.2f}")
     if bool(better) == bool(worse):
         mixed = f" (the metrics disagree: {', '.join(better + worse)})" if better else ""
         return f"{other} is not distinguishable from {first} at p < {SIGNIFICANT}{mixed}."
