@@ -22,7 +22,7 @@ from dragoman.config import CorpusConfig
 from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
-from dragoman.evaluation.scores import N_INPUTS, as_markdown, check_replaceable, evaluate, warning_rates
+from dragoman.evaluation.scores import check_replaceable, evaluate, inputs, warning_table
 from dragoman.files import included, replace_folder
 from dragoman.languages import Direction
 from dragoman.translation.translator import Translator
@@ -59,9 +59,10 @@ def main(argv: list[str]) -> None:
     output = Path(args.output) if args.output else run / "evaluation" / f"{name}{suffix}"
     search = cli.search_config(args, translator.bundle.search)
     if args.warnings:
-        with cli.progress_bar(N_INPUTS * len(pairs)) as progress:
+        texts = inputs(pairs)
+        with cli.progress_bar(len(texts) * len(pairs)) as progress:
             settings = {"direction": direction, "batch_tokens": args.batch, "progress": progress}
-            text = as_markdown(warning_rates(translator, pairs, search, **settings), len(pairs))
+            text = warning_table(translator, texts, search, **settings)
         add_to_card(folder, f"Warnings, {direction}, {name}", text)
         print(f"{text}\n\nThe table is in the model card: {folder / 'README.md'}")
         return

@@ -25,9 +25,6 @@ from dragoman.translation.translator import Translator
 from dragoman.translation.warning import KINDS, kind_of
 
 HYPOTHESES, SCORES = "hypotheses.txt", "scores.json"
-N_INPUTS = 5  # of `inputs`
-# Characters of CJK Extension A, which hardly any corpus has.
-_UNSEEN = "".join(map(chr, range(0x3400, 0x4DC0)))
 
 
 def evaluate(
@@ -98,33 +95,27 @@ def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:
         "shuffled characters": ["".join(rng.sample(text, len(text))) for text in sources],
         "wrong language": [pair.tgt for pair in pairs],
         "twenty times the same": [text * 20 for text in sources],
+        # Hardly any corpus has characters of CJK Extension A.
         "unseen characters": [
-            "".join(c if n % 2 else rng.choice(_UNSEEN) for n, c in enumerate(text)) for text in sources
+            "".join(c if n % 2 else chr(rng.randrange(0x3400, 0x4DC0)) for n, c in enumerate(text)) for text in sources
         ],
     }
 
 
-def warning_rates(
-    translator: Translator, pairs: Sequence[Pair], search: SearchConfig, *, direction: Direction, **settings: Any
-) -> dict[str, dict[str, float]]:
-    """Return the percentage of lines with any warning, and with each kind, by input.
+def warning_table(
+    translator: Translator, texts: dict[str, list[str]], search: SearchConfig, *, direction: Direction, **settings: Any
+) -> str:
+    """Return the percentages of lines with any warning, and with each kind, as a table in Markdown.
 
-    `settings` are those of Translator.stream.
+    `texts` are those of `inputs`; `settings` those of Translator.stream.
     """
-    rates, texts = {}, inputs(pairs)
+    kinds, n = ["any", *KINDS], len(texts["good"])
+    rows = [["input", *kinds], ["---", *("---:" for _ in kinds)]]
     results = translator.stream(chain(*texts.values()), search, direction=str(direction), scored=False, **settings)
     for name in texts:
         counts = Counter[str]()
-        for result in islice(results, len(pairs)):
+        for result in islice(results, n):
             counts.update({"any", *map(kind_of, result.warnings)} if result.warnings else ())
-        rates[name] = {kind: 100 * counts[kind] / len(pairs) for kind in ("any", *KINDS)}
-    return rates
-
-
-def as_markdown(rates: dict[str, dict[str, float]], n: int) -> str:
-    """Return the rates as a table for the model card."""
-    kinds = list(rates["good"])
-    lines = [f"| {' | '.join(['input', *kinds])} |", "| --- |" + " ---: |" * len(kinds)]
-    lines += [f"| {' | '.join([name, *(f'{row[kind]:.1f}' for kind in kinds)])} |" for name, row in rates.items()]
-    table = "\n".join(lines)
+        rows.append([name, *(f"{100 * counts[kind] / n:.1f}" for kind in kinds)])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"Percentage of lines with a warning, for {n:,} sentences as they are, and damaged:\n\n{table}"
