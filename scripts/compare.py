@@ -18,7 +18,7 @@ from dragoman.commands import cli
 from dragoman.data.lines import check_aligned, lines
 from dragoman.data.text import clean_text
 from dragoman.errors import UserError
-from dragoman.evaluation.comparison import Outputs, compare, of_evaluation
+from dragoman.evaluation.scores import Outputs, compare, of_evaluation
 from dragoman.evaluation.testsets import of_files
 from dragoman.translation.translator import Translator
 from evaluate import parse, test_set_of

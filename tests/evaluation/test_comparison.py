@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.data.text import Pair
 from dragoman.errors import UserError
-from dragoman.evaluation import comparison
-from dragoman.evaluation.comparison import Outputs, compare, of_evaluation
+from dragoman.evaluation import scores
+from dragoman.evaluation.scores import Outputs, compare, of_evaluation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import compare as script
@@ -31,7 +31,7 @@ WRONG = [text.replace("two", "too").replace("five", "fife") for text in RIGHT]
 
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "N_SAMPLES", {"bs": 100, "ar": 100})
+    monkeypatch.setattr(scores, "N_SAMPLES", {"bs": 100, "ar": 100})
 
 
 def test_the_better_system_is_named() -> None:

@@ -13,8 +13,7 @@ import yaml
 
 from dragoman.config import Config
 from dragoman.errors import UserError
-from dragoman.evaluation.comparison import of_evaluation
-from dragoman.evaluation.scores import SCORES
+from dragoman.evaluation.scores import SCORES, of_evaluation
 from dragoman.explain.cost import cost_table
 from dragoman.explain.page import data_url, render
 from dragoman.explain.picture import attention_figure, curve_figure
