@@ -117,33 +117,23 @@ def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dic
     rows, columns = list[dict[str, str]](), dict[tuple[str, ...], str]()
     for run in runs:
         record = read(run)
-        metrics = record["metrics"]
+        metrics, corpus = record["metrics"], record["config"]["training"]["monitor"].partition("_")[2]
         row = {"run": str(run), "step": f"{metrics['best']['step']:,}", "minutes": f"{metrics['seconds'] / 60:.1f}"}
         for test in record["tests"]:
-            names = _leading(list(test["scores"]), record["config"]["training"]["monitor"])
-            for name in names:
+            # Two metrics, of the corpus that training.monitor names if any, such as bleu_written and chrf_written.
+            names = [name for name in test["scores"] if name.endswith(corpus)] or list(test["scores"])
+            for name in names[:2]:
                 score, title = test["scores"][name], f"{test['name']} {name}"
                 key = title, score["signature"], repr(test["pairs"])
                 n = 1 + sum(other[0] == title for other in columns)
                 column = columns.setdefault(key, title if n == 1 else f"{title} [{n}]")
                 row[column] = f"{score['score']:.2f}"
                 row.setdefault("signature", score["signature"])
-                if test["name"] == "validation" and name == names[0]:
-                    minutes = [_minutes(metrics["validations"], name, level) for level in levels]
-                    row[f"{column}: minutes to {' / '.join(f'{level:g}' for level in levels)}"] = " / ".join(minutes)
+                for level in levels if test["name"] == "validation" and name == names[0] else ():
+                    # The validation before an adaptation (init_from) has no time.
+                    times = [each.get("seconds", 0) / 60 for each in metrics["validations"] if each[name] >= level]
+                    row[f"{column}: minutes to {level:g}"] = f"{times[0]:.1f}" if times else "-"
         rows.append(row)
     first = next(iter(columns.values()), "")
     rows.sort(key=lambda row: float(row.get(first, 0)), reverse=True)
     return rows, [f"{column}: {signature}" for (_, signature, _), column in columns.items()]
-
-
-def _leading(names: list[str], monitor: str) -> list[str]:
-    """Return the first two metrics, of the corpus that `monitor` names if any."""
-    part = "".join(monitor.partition("_")[1:])  # "_written" of bleu_written
-    return ([name for name in names if name.endswith(part)] or names)[:2]
-
-
-def _minutes(history: Sequence[dict[str, Any]], name: str, level: float) -> str:
-    """Return the minutes until a metric reached a level, or "-"."""
-    # The validation before an adaptation (init_from) has no time.
-    return next((f"{each.get('seconds', 0) / 60:.1f}" for each in history if each[name] >= level), "-")
