@@ -6,6 +6,7 @@ BLEU, chrF and TER, with significance, by length and rarity, with the sentences 
 """
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -80,7 +81,7 @@ def show(result: dict[str, Any]) -> None:
                 table.add_row(*row)
             if rows:
                 console.print(table)
-    console.print(*result["verdicts"], *result["readers"], sep="\n")
+    console.print(*itertools.chain(*result["verdicts"].values()), sep="\n")
 
 
 def grid(*heads: str, title: str) -> Table:

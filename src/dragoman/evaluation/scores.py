@@ -145,8 +145,7 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
             "sentences with the rarest word": _by_quarter(named, _rarest(first)),
         },
         "won": {name: _most_different(first, named[name]) for name in others},
-        "verdicts": [_verdict(baseline, name, scores) for name in others],
-        "readers": [_meaning(name, scores[baseline], scores[name]) for name in others],
+        "verdicts": {name: _verdicts(baseline, name, scores) for name in others},
     }
 
 
@@ -196,30 +195,26 @@ def _most_different(first: Outputs, other: Outputs) -> dict[str, list[list[str]]
     return {"won": won, "lost": lost}
 
 
-def _verdict(first: str, other: str, scores: Mapping[str, Scores]) -> str:
-    """One sentence: better, worse, or not distinguishable."""
-    better, worse = list[str](), list[str]()
+def _verdicts(first: str, other: str, scores: Mapping[str, Scores]) -> list[str]:
+    """Two sentences: better, worse, or not distinguishable; what such differences mean to readers."""
+    better, worse, meanings = list[str](), list[str](), list[str]()
     for metric, score in scores[other].items():
         difference = score["score"] - scores[first][metric]["score"]
+        text = f"{score['name']} {difference:+.2f}"
         if max(score["p"]) < SIGNIFICANT and difference:
             is_gain = (difference > 0) != (metric in LOWER_IS_BETTER)
-            (better if is_gain else worse).append(f"{score['name']} {difference:+.2f}")
-    if bool(better) == bool(worse):
-        mixed = f" (the metrics disagree: {', '.join(better + worse)})" if better else ""
-        return f"{other} is not distinguishable from {first} at p < {SIGNIFICANT}{mixed}."
-    word = "better" if better else "worse"
-    return f"{other} is {word} than {first} at p < {SIGNIFICANT}: {', '.join(better or worse)}."
-
-
-def _meaning(other: str, first: Scores, scores: Scores) -> str:
-    """One sentence on what differences of this size mean to readers."""
-    parts = []
-    for metric, thresholds in AGREEMENT.items():
-        difference = abs(scores[metric]["score"] - first[metric]["score"])
-        share = max((share for share, least in thresholds.items() if least <= difference), default=None)
-        size = f"at least {share} %" if share else "less than 50 %"
-        parts.append(f"a difference of {difference:.2f} {scores[metric]['name']} agrees with human judges in {size}")
-    return f"{other}: {', '.join(parts)} of pairs of systems (Kocmi et al. 2024)."
+            (better if is_gain else worse).append(text)
+        if metric in AGREEMENT:
+            shares = [share for share, least in AGREEMENT[metric].items() if least <= abs(difference)]
+            meanings.append(f"{text} in {f'at least {shares[-1]} %' if shares else 'less than 50 %'}")
+    verdict = f"{other} is not distinguishable from {first} at p < {SIGNIFICANT}"
+    if better and worse:
+        verdict += f" (the metrics disagree: {', '.join(better + worse)})"
+    elif better or worse:
+        word = "better" if better else "worse"
+        verdict = f"{other} is {word} than {first} at p < {SIGNIFICANT}: {', '.join(better or worse)}"
+    meaning = f"Human judges agree with such differences: {', '.join(meanings)} of pairs of systems (Kocmi et al. 2024)"
+    return [f"{verdict}.", f"{meaning}."]
 
 
 def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:
