@@ -1,16 +1,15 @@
 """Scores of a bundle on a test set, comparison of systems, and rates of warnings.
 
-Hypotheses and references are saved beside the scores as plain lines, and scores.json holds the sacrebleu command that
-gives the same numbers. Significance is sacrebleu's: paired bootstrap resampling (Koehn 2004) and approximate
-randomization (Riezler & Maxwell 2005), each system against the first. Warnings are counted for sources as they are and
-damaged. A damaged source should have one; a warning for a good source is a false alarm, unless the translation is bad.
+Hypotheses and references are saved beside the scores as plain lines, for which sacrebleu's command gives the same
+numbers. Significance is sacrebleu's: paired bootstrap resampling (Koehn 2004) and approximate randomization (Riezler &
+Maxwell 2005), each system against the first. Warnings are counted for sources as they are and damaged. A damaged source
+should have one; a warning for a good source is a false alarm, unless the translation is bad.
 """
 
 import dataclasses
 import json
 import random
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, compress, islice
@@ -27,7 +26,7 @@ from dragoman.data.lines import lines
 from dragoman.data.text import Pair, clean_text
 from dragoman.errors import UserError
 from dragoman.evaluation.testsets import of_files
-from dragoman.languages import Direction, is_chinese, is_unspaced, primary
+from dragoman.languages import Direction, is_unspaced
 from dragoman.manifest import read_json
 from dragoman.metrics import LOWER_IS_BETTER, METRICS, Score, reference_streams
 from dragoman.translation.translator import Translator
@@ -75,7 +74,6 @@ def evaluate(
     record = {
         "scores": {name: dataclasses.asdict(score) for name, score in scores["all"].items()},
         "parts": {part: {name: score.score for name, score in of.items()} for part, of in scores.items()},
-        "check": shlex.join(["sacrebleu", *streams, "-i", HYPOTHESES, *_options(scores["all"], direction)]),
         "test_set": name,
         "sentences": len(hypotheses),
         "model": translator.bundle.meta.get("name"),
@@ -97,13 +95,6 @@ def check_replaceable(folder: Path, file: str) -> None:
     """Raise UserError for a folder that is no evaluation, which has `file`."""
     if folder.exists() and not (folder / file).is_file() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: not an evaluation (no {file}). Name another --output")
-
-
-def _options(scores: dict[str, Score], direction: Direction) -> list[str]:
-    """Options with which the command of sacrebleu gives these scores."""
-    tgt = "zh" if is_chinese(direction.tgt) else primary(direction.tgt)
-    by_character = ["--ter-normalized", "--ter-asian-support"] if "asian:yes" in scores["ter"].signature else []
-    return ["-m", *scores, "-l", f"{primary(direction.src)}-{tgt}", *by_character]
 
 
 class Outputs(NamedTuple):
@@ -173,7 +164,7 @@ def _rarest(system: Outputs) -> list[int]:
 
 
 def _by_quarter(systems: Mapping[str, Outputs], sizes: Sequence[int]) -> dict[str, dict[str, float]]:
-    """Quarter of the sentences by size -> number of sentences, and chrF of each system."""
+    """Quarter of the sentences by size -> their number, and chrF of each system."""
     table = {}
     for n, rows in enumerate(np.array_split(np.argsort(sizes, kind="stable"), min(4, len(sizes))), 1):
         row = table[f"quarter {n}: {sizes[rows[0]]} to {sizes[rows[-1]]}"] = {"sentences": float(len(rows))}
@@ -196,7 +187,7 @@ def _most_different(first: Outputs, other: Outputs) -> dict[str, list[list[str]]
 
 
 def _verdicts(first: str, other: str, scores: Mapping[str, Scores]) -> list[str]:
-    """Two sentences: better, worse, or not distinguishable; what such differences mean to readers."""
+    """Return two sentences: which is better; what the differences mean to readers."""
     better, worse, meanings = list[str](), list[str](), list[str]()
     for metric, score in scores[other].items():
         difference = score["score"] - scores[first][metric]["score"]
@@ -235,7 +226,7 @@ def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:
 def warning_table(
     translator: Translator, texts: dict[str, list[str]], search: SearchConfig, *, direction: Direction, **settings: Any
 ) -> str:
-    """Return the percentages of lines with any warning, and with each kind, as a table in Markdown.
+    """Return a Markdown table: percentage of lines with any, and each, warning.
 
     `texts` are those of `inputs`; `settings` those of Translator.stream.
     """

@@ -1,4 +1,4 @@
-"""Test sets: a split of a training run, a split of a corpus, plain files, or a challenge set.
+"""Test sets: splits of a training run or a corpus, plain files, challenge sets.
 
 Pairs have all their references, the target first. Every text is cleaned, so that it is one line of a file.
 

@@ -1,4 +1,4 @@
-"""Attention weights of a sentence pair, and each step of the search for a translation.
+"""Attention weights of a sentence pair, and the steps of a search.
 
 torch's fused attention does not return its weights. During one teacher-forced pass, a hook on each `Attention` layer
 therefore calls the layer's method `weights` with the same arguments. The model stays unchanged.
@@ -51,7 +51,7 @@ class Attended:
 
 @torch.no_grad()
 def attended(model: Transformer, tokenizers: Tokenizers, src: Sequence[int], tgt: Sequence[int]) -> Attended:
-    """Return the attention of one pair in evaluation mode; ids without <BOS> and <EOS>."""
+    """Return the attention of a pair in evaluation mode; ids without <BOS> and <EOS>."""
     weights: dict[str, list[Tensor]] = {"encoder": [], "decoder": [], "cross": []}
 
     def record(name: str, attention: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
