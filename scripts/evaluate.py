@@ -10,6 +10,7 @@ sources as they are and damaged, and writes the table into the model card.
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -61,8 +62,8 @@ def main(argv: list[str]) -> None:
     if args.warnings:
         texts = inputs(pairs)
         with cli.progress_bar(len(texts) * len(pairs)) as progress:
-            settings = {"direction": direction, "batch_tokens": args.batch, "progress": progress}
-            text = warning_table(translator, texts, search, **settings)
+            settings = {"direction": str(direction), "batch_tokens": args.batch, "progress": progress}
+            text = warning_table(partial(translator.stream, search=search, scored=False, **settings), texts)
         add_to_card(folder, f"Warnings, {direction}, {name}", text)
         print(f"{text}\n\nThe table is in the model card: {folder / 'README.md'}")
         return

@@ -1,13 +1,13 @@
 """Rates of warnings, and their table in the model card."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 from dragoman import bundle
 from dragoman.config import SearchConfig
 from dragoman.data.text import Pair
 from dragoman.evaluation.scores import inputs, warning_table
-from dragoman.languages import Direction
 from dragoman.translation.translator import Translator
 from dragoman.translation.warning import KINDS
 
@@ -18,7 +18,8 @@ PAIRS = [Pair("好久不见。", "I have not seen you for long."), Pair("谢谢�
 def test_each_damage_has_its_warning() -> None:
     texts = inputs(PAIRS)
     assert texts == inputs(PAIRS)
-    table = warning_table(Translator.load(GOLDEN), texts, SearchConfig(kind="greedy"), direction=Direction("zh", "en"))
+    translate = partial(Translator.load(GOLDEN).stream, search=SearchConfig(kind="greedy"), direction="zh_en")
+    table = warning_table(translate, texts)
     (_, *kinds), _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines()[2:])
     rates = {name: dict(zip(kinds, map(float, row), strict=True)) for name, *row in rows}
     assert rates.keys() == texts.keys()

@@ -11,7 +11,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from dragoman.evaluation.testsets import of_files
 from dragoman.languages import Direction, is_unspaced
 from dragoman.manifest import read_json
 from dragoman.metrics import LOWER_IS_BETTER, METRICS, Score, reference_streams
-from dragoman.translation.translator import Translator
+from dragoman.translation.translator import Translation, Translator
 from dragoman.translation.warning import KINDS, kind_of
 
 HYPOTHESES, SCORES = "hypotheses.txt", "scores.json"
@@ -223,16 +223,11 @@ def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:
     }
 
 
-def warning_table(
-    translator: Translator, texts: dict[str, list[str]], search: SearchConfig, *, direction: Direction, **settings: Any
-) -> str:
-    """Return a Markdown table: percentage of lines with any, and each, warning.
-
-    `texts` are those of `inputs`; `settings` those of Translator.stream.
-    """
+def warning_table(translate: Callable[[Iterable[str]], Iterable[Translation]], texts: dict[str, list[str]]) -> str:
+    """Return a Markdown table of `inputs`: percentage of lines with any, and each, warning."""
     kinds, n = ["any", *KINDS], len(texts["good"])
     rows = [["input", *kinds], ["---", *("---:" for _ in kinds)]]
-    results = translator.stream(chain(*texts.values()), search, direction=str(direction), scored=False, **settings)
+    results = iter(translate(chain(*texts.values())))
     for name in texts:
         counts = Counter[str]()
         for result in islice(results, n):

@@ -99,26 +99,24 @@ class ChallengeSentence(NamedTuple):
 
     def passes(self, translation: str) -> bool:
         """Whether a translation satisfies every condition."""
-        text = translation.replace("’", "'")
-        return all(_holds(condition, text) for condition in self.check.split(" & "))
-
-
-def _holds(condition: str, text: str) -> bool:
-    words = [re.escape(word.strip()).replace(r"\*", r"[\w']*") for word in condition.removeprefix("!").split("|")]
-    has_one = re.search(rf"(?<![\w'])({'|'.join(words)})(?![\w'])", text, re.IGNORECASE) is not None
-    return has_one != condition.startswith("!")
+        for condition in self.check.split(" & "):
+            words = "|".join(re.escape(word.strip()) for word in condition.removeprefix("!").split("|"))
+            pattern = rf"(?<![\w'])({words})(?![\w'])".replace(r"\*", r"[\w']*")
+            has_one = re.search(pattern, translation.replace("’", "'"), re.IGNORECASE) is not None
+            if has_one == condition.startswith("!"):
+                return False
+        return True
 
 
 def read_challenge(path: Path) -> list[ChallengeSentence]:
     """Read a challenge set; # begins a comment. Raises UserError for a bad line."""
     sentences = []
     for number, line in enumerate(lines(path), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        cells = [clean_text(cell) for cell in line.split("\t")]
-        if len(cells) != 4 or not all(cells):
-            raise UserError(f"{path} line {number}: not four columns: phenomenon, source, check, translation")
-        sentences.append(ChallengeSentence(*cells))
+        if line.strip() and not line.startswith("#"):
+            cells = [clean_text(cell) for cell in line.split("\t")]
+            if len(cells) != 4 or not all(cells):
+                raise UserError(f"{path} line {number}: not four columns: phenomenon, source, check, translation")
+            sentences.append(ChallengeSentence(*cells))
     if not sentences:
         raise UserError(f"{path}: no sentence")
     return sentences
