@@ -39,7 +39,7 @@ def read(run: Path) -> dict[str, Any]:
     for direction, texts in read_json(run / "validation.json").items():
         for source, references, hypothesis in zip(*texts.values(), strict=True):
             rows.append({"direction": direction, "source": source, "references": references, "hypothesis": hypothesis})
-    pairs = [(row["source"], row["references"]) for row in rows]
+    pairs: Any = [(row["source"], row["references"]) for row in rows]
     scores = {name: {"score": best[name], "signature": signature} for name, signature in best["signatures"].items()}
     tests: list[dict[str, Any]] = [{"name": "validation", "pairs": pairs, "scores": scores}]
     for path in sorted(run.glob(f"evaluation/*/{SCORES}")):

@@ -224,7 +224,7 @@ def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:
 
 
 def warning_table(translate: Callable[[Iterable[str]], Iterable[Translation]], texts: dict[str, list[str]]) -> str:
-    """Return a Markdown table of `inputs`: percentage of lines with any, and each, warning."""
+    """Return a table: percentage of lines with any, and each, warning, by input."""
     kinds, n = ["any", *KINDS], len(texts["good"])
     rows = [["input", *kinds], ["---", *("---:" for _ in kinds)]]
     results = iter(translate(chain(*texts.values())))

@@ -74,7 +74,7 @@ def attended(model: Transformer, tokenizers: Tokenizers, src: Sequence[int], tgt
     return Attended(maps, pieces, logits[0].float().cpu())
 
 
-def attention_page(pair: Attended, languages: tuple[str, str], **texts: str) -> bytes:
+def attention_page(pair: Attended, languages: tuple[str, str], **texts: Any) -> bytes:
     """Return page.html, in UTF-8, for the texts `source` and `translation`.
 
     Weights are rounded to 0.001. The languages of both texts select the font variants of Chinese characters.
