@@ -6,6 +6,7 @@ BLEU, chrF and TER, with significance, by length and rarity, with the sentences 
 """
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from dragoman.commands import cli
 from dragoman.data.lines import check_aligned, lines
 from dragoman.data.text import clean_text
 from dragoman.errors import UserError
-from dragoman.evaluation.comparison import Outputs, compare, of_evaluation
+from dragoman.evaluation.scores import Outputs, compare, of_evaluation
 from dragoman.evaluation.testsets import of_files
 from dragoman.translation.translator import Translator
 from evaluate import parse, test_set_of
@@ -60,22 +61,19 @@ def show(result: dict[str, Any]) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     rows: list[dict[str, str]] = []
     for name, scores in result["scores"].items():
-        rows.append({"system": name})
-        rows[-1] |= {f"{key} (95 %)": "{score:.2f} ({interval})".format(**each) for key, each in scores.items()}
-        rows[-1] |= {f"p {k}": "" if None in s["p"] else "{:.4f} / {:.4f}".format(*s["p"]) for k, s in scores.items()}
+        intervals = {f"{key} (95 %)": "{score:.2f} ({mean:.2f} ± {ci:.2f})".format(**s) for key, s in scores.items()}
+        p = {f"p {k}": "" if None in s["p"] else "{:.4f} / {:.4f}".format(*s["p"]) for k, s in scores.items()}
+        rows.append({"system": name} | intervals | p)
     console.print(grid(rows, f"{result['sentences']} sentences"))
     console.print("p: bootstrap / randomization.", *result["signatures"], sep="\n")
     for title, groups in result["groups"].items():
-        rows = [
-            {title: group, **{key: f"{value:.{0 if key == 'sentences' else 2}f}" for key, value in row.items()}}
-            for group, row in groups.items()
-        ]
-        console.print(grid(rows, "chrF"))
+        texts = {group: {k: f"{v:.0f}" if k == "sentences" else f"{v:.2f}" for k, v in groups[group].items()} for group in groups}
+        console.print(grid([{title: group, **row} for group, row in texts.items()], "chrF"))
     for name, lists in result["won"].items():
         for which, texts in lists.items():
             if rows := [dict(zip(("source", "reference", "1", name), row, strict=True)) for row in texts]:
                 console.print(grid(rows, f"{which} most by {name}"))
-    console.print(*result["verdicts"], *result["readers"], sep="\n")
+    console.print(*itertools.chain(*result["verdicts"].values()), sep="\n")
 
 
 def grid(rows: list[dict[str, str]], title: str | None = None) -> Table:

@@ -10,6 +10,7 @@ sources as they are and damaged, and writes the table into the model card.
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -22,8 +23,7 @@ from dragoman.config import CorpusConfig
 from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
-from dragoman.evaluation.challenge import read_sentences, results
-from dragoman.evaluation.scores import N_INPUTS, as_markdown, check_replaceable, evaluate, warning_rates
+from dragoman.evaluation.scores import check_replaceable, evaluate, inputs, warning_table
 from dragoman.files import included, replace_folder
 from dragoman.languages import Direction
 from dragoman.translation.translator import Translator
@@ -60,9 +60,10 @@ def main(argv: list[str]) -> None:
     output = Path(args.output) if args.output else run / "evaluation" / f"{name}{suffix}"
     search = cli.search_config(args, translator.bundle.search)
     if args.warnings:
-        with cli.progress_bar(N_INPUTS * len(pairs)) as progress:
-            settings = {"direction": direction, "batch_tokens": args.batch, "progress": progress}
-            text = as_markdown(warning_rates(translator, pairs, search, **settings), len(pairs))
+        texts = inputs(pairs)
+        with cli.progress_bar(len(texts) * len(pairs)) as progress:
+            settings = {"direction": str(direction), "batch_tokens": args.batch, "progress": progress}
+            text = warning_table(partial(translator.stream, search=search, scored=False, **settings), texts)
         add_to_card(folder, f"Warnings, {direction}, {name}", text)
         print(f"{text}\n\nThe table is in the model card: {folder / 'README.md'}")
         return
@@ -97,13 +98,13 @@ def challenge(args: argparse.Namespace, translator: Translator, folder: Path) ->
     """Translate the challenge set, count those passed by phenomenon, and save the translations."""
     direction = args.direction or str(translator.bundle.directions[0])
     path = Path(args.challenge) if args.challenge else included(f"data/challenge/{direction}.tsv")
-    sentences = read_sentences(path)
+    sentences = testsets.read_challenge(path)
     output = Path(args.output) if args.output else folder / f"challenge-{direction}"
     check_replaceable(output, CHALLENGE)
     search = cli.search_config(args, translator.bundle.search)
     sources = [sentence.source for sentence in sentences]
     translations = [result.text for result in translator.translate(sources, search, direction=direction)]
-    passed = results(sentences, translations)
+    passed = testsets.count_passed(sentences, translations)
     table = Table("phenomenon", "passed", "sentences", "share", title=f"{path.stem} challenge set")
     for name, (right, every) in passed.items():
         table.add_row(name, str(right), str(every), f"{right / every:.0%}", end_section=name == list(passed)[-2])

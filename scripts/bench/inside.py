@@ -25,8 +25,8 @@ from dragoman.commands.cli import Parser, command
 from dragoman.config import ModelConfig
 from dragoman.data.collate import collate
 from dragoman.errors import UserError
-from dragoman.explain.attention_map import attended
 from dragoman.explain.picture import attention_figure, curve_figure, heat_figure
+from dragoman.explain.trace import attended
 from dragoman.masks import padding_attn_mask
 from dragoman.model.pooling import masked_mean
 from dragoman.model.transformer import Transformer

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from tables import Clock, peak_mb, read_clock
 
@@ -24,7 +25,7 @@ from dragoman.commands.train import import_lightning
 from dragoman.compose import compose
 from dragoman.config import Config
 from dragoman.data.collate import Batch
-from dragoman.explain.cost import Cost
+from dragoman.explain.cost import count_flops
 
 import_lightning()  # before all that import it, as in train.py
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
@@ -108,12 +109,8 @@ class Meter(Callback):
         self.end = 0.0  # of the warm-up, or of the running window
         # Counts of the running window: steps, flops, target tokens, and target positions, padding included.
         self.counts: Counter[str] = Counter()
+        self.shapes: list[tuple[int, ...]] = []  # of the batches in the running window
         self.windows: list[tuple[Clock, Counter[str]]] = []  # time and counts of each
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
-        self.cost = Cost(config=pl_module.model.config, **sizes)  # type: ignore[union-attr, arg-type]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -122,9 +119,8 @@ class Meter(Callback):
         if not self.first_step_s:
             self.first_step_s = time.time() - float(os.environ.get("BENCH_START", "nan"))
             self.end = now + self.settings.warm_up
-        shape = len(batch.src), batch.src.size(1), batch.tgt_out.size(1), batch.n_tokens
+        self.shapes.append((len(batch.src), batch.src.size(1), batch.tgt_out.size(1), batch.n_tokens))
         self.counts["steps"] += 1
-        self.counts["flops"] += round(sum(self.cost.flops(*shape).values()))
         self.counts["tokens"] += batch.n_tokens
         self.counts["positions"] += batch.tgt_out.numel()
         if now < self.end:
@@ -134,10 +130,13 @@ class Meter(Callback):
             torch.cuda.synchronize()
         clock = read_clock()
         if self.start is not None:
+            flops = count_flops(pl_module.model, *np.transpose(self.shapes))  # type: ignore[arg-type]
+            self.counts["flops"] = round(sum(map(np.sum, flops.values())))
             self.windows.append((clock.since(self.start), self.counts))
             if len(self.quiet()) >= self.settings.windows or len(self.windows) >= 4 * self.settings.windows:
                 raise Enough
         self.start, self.end, self.counts = clock, clock.wall + self.settings.window, Counter()
+        self.shapes = []
 
     def quiet(self) -> list[tuple[Clock, Counter[str]]]:
         """Windows in which other processes used little of the machine."""

@@ -28,7 +28,7 @@ from dragoman.config import CorpusConfig, SearchConfig
 from dragoman.data.collate import collate
 from dragoman.data.corpora import find
 from dragoman.data.datamodule import TranslationData
-from dragoman.explain.cost import Cost
+from dragoman.explain.cost import count_flops
 from dragoman.model.transformer import Transformer
 from dragoman.special import EOS
 from dragoman.training.loss import projected_loss
@@ -123,7 +123,7 @@ def train(size: str, length: int, tokens: int) -> Record:
     memory = peak_mb() - before
     with torch.no_grad():
         model.eval().projection.weight[EOS] = 0  # translations end at their maximum length
-    flops = sum(Cost(config=config, **sizes).flops(rows, length, length, rows * length).values())
+    flops = sum(count_flops(model, rows, length, length, rows * length).values())
     return {
         "model": size,
         "tokens in a sentence": length,

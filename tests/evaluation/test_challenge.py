@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.evaluation.challenge import ChallengeSentence, read_sentences, results
+from dragoman.evaluation.testsets import ChallengeSentence, count_passed, read_challenge
 from dragoman.files import included
 
 SWIM = ChallengeSentence("negation", "他不会游泳。", "can't|cannot|unable & swim*|bath & !can swim", "He can't swim.")
@@ -30,29 +30,25 @@ def test_every_condition_must_hold(translation: str, passes: bool) -> None:
 
 def test_results_count_by_phenomenon() -> None:
     other = SWIM._replace(phenomenon="ba")
-    counts = results([SWIM, SWIM, other], ["He can't swim.", "He swims.", "He cannot swim."])
+    counts = count_passed([SWIM, SWIM, other], ["He can't swim.", "He swims.", "He cannot swim."])
     assert counts == {"ba": (1, 1), "negation": (1, 2), "all": (2, 3)}
 
 
 def test_included_items_are_many_and_pass_their_own_checks() -> None:
-    sentences = read_sentences(included("data/challenge/zh_en.tsv"))
+    sentences = read_challenge(included("data/challenge/zh_en.tsv"))
     assert len(sentences) >= 300
+    assert all(sentence.passes(sentence.reference) for sentence in sentences)
     assert len({sentence.source for sentence in sentences}) == len(sentences)
     assert min(Counter(sentence.phenomenon for sentence in sentences).values()) >= 10
     # A translation that has nothing to do with the source passes hardly any.
-    assert results(sentences, ["It is good."] * len(sentences))["all"][0] < len(sentences) / 50
+    assert count_passed(sentences, ["It is good."] * len(sentences))["all"][0] < len(sentences) / 50
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("ba\t把门关上。\tclose", "line 1: not four columns"),
-        ("ba\t把门关上。\topen\tClose the door.", "line 1: the given translation does not pass"),
-        ("# nothing", "no sentence"),
-    ],
+    ("line", "message"), [("ba\t把门关上。\tclose", "line 1: not four columns"), ("# nothing", "no sentence")]
 )
 def test_a_faulty_file_is_named(line: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "set.tsv"
     path.write_text(line + "\n", encoding="utf-8")
     with pytest.raises(UserError, match=re.escape(message)):
-        read_sentences(path)
+        read_challenge(path)

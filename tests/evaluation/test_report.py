@@ -86,7 +86,8 @@ def test_unlike_scores_have_columns_of_their_own(tmp_path: Path) -> None:
     texts.write_text(texts.read_text().replace("I have 3", "I've got 3"))
     rows, notes = leaderboard([a, b, other, changed], [20, 30])
     assert [row.get("validation bleu") for row in rows] == ["36.00", "25.10", None, None]
-    assert [row["validation bleu: minutes to 20 / 30"] for row in rows[:2]] == ["10.0 / 20.0", "20.0 / -"]
+    times = [(row["validation bleu: minutes to 20"], row["validation bleu: minutes to 30"]) for row in rows[:2]]
+    assert times == [("10.0", "20.0"), ("20.0", "-")]
     assert ["validation bleu [2]" in row for row in rows] == [False, False, True, False]
     assert [row["signature"] for row in rows] == ["tok:13a", "tok:13a", "tok:zh", "tok:13a"]
     assert len(notes) == 3
@@ -96,7 +97,9 @@ def test_a_level_of_the_start_of_an_adaptation_needs_no_time(tmp_path: Path) -> 
     metrics = json.loads((path := write_run(tmp_path / "a") / "metrics.json").read_text())
     metrics["validations"].insert(0, {"step": 0, "loss": 3.0, "bleu": 21.0})
     path.write_text(json.dumps(metrics))
-    assert leaderboard([tmp_path / "a"], [20, 25])[0][0]["validation bleu: minutes to 20 / 25"] == "0.0 / 20.0"
+    ((row,), _) = leaderboard([tmp_path / "a"], [20, 25])
+    assert row["validation bleu: minutes to 20"] == "0.0"
+    assert row["validation bleu: minutes to 25"] == "20.0"
 
 
 def test_the_script_writes_and_refuses(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

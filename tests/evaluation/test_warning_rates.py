@@ -1,13 +1,13 @@
 """Rates of warnings, and their table in the model card."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 from dragoman import bundle
 from dragoman.config import SearchConfig
 from dragoman.data.text import Pair
-from dragoman.evaluation.scores import N_INPUTS, as_markdown, inputs, warning_rates
-from dragoman.languages import Direction
+from dragoman.evaluation.scores import inputs, warning_table
 from dragoman.translation.translator import Translator
 from dragoman.translation.warning import KINDS
 
@@ -16,9 +16,14 @@ PAIRS = [Pair("好久不见。", "I have not seen you for long."), Pair("谢谢�
 
 
 def test_each_damage_has_its_warning() -> None:
-    assert len(inputs(PAIRS)) == N_INPUTS
-    assert inputs(PAIRS) == inputs(PAIRS)
-    rates = warning_rates(Translator.load(GOLDEN), PAIRS, SearchConfig(kind="greedy"), direction=Direction("zh", "en"))
+    texts = inputs(PAIRS)
+    assert texts == inputs(PAIRS)
+    translate = partial(Translator.load(GOLDEN).stream, search=SearchConfig(kind="greedy"), direction="zh_en")
+    table = warning_table(translate, texts)
+    (_, *kinds), _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines()[2:])
+    rates = {name: dict(zip(kinds, map(float, row), strict=True)) for name, *row in rows}
+    assert rates.keys() == texts.keys()
+    assert "for 2 sentences" in table
     assert rates["unseen characters"]["characters not seen"] == 100
     assert rates["wrong language"]["source not written in the script"] == 100
     assert rates["good"]["characters not seen"] == rates["good"]["source not written in the script"] == 0
@@ -30,8 +35,7 @@ def test_the_card_has_one_section_of_a_title(tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     shutil.copytree(GOLDEN, folder)
     card = (folder / "README.md").read_text("utf-8")
-    rates = {"good": {"any": 2.0}}
-    for text in ("first", as_markdown(rates, 1200)):
+    for text in ("first", "1,200 sentences"):
         bundle.add_to_card(folder, "Warnings", text)
     new = (folder / "README.md").read_text("utf-8")
     assert "1,200 sentences" in new

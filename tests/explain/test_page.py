@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from markupsafe import escape
 
-from dragoman.explain.page import attention_page
+from dragoman.explain.trace import Attended, attention_page
 
 SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 HOSTILE = ["</script><script>alert(1)</script>", "<!--", "&lt;", "'\"", "{{ source }}", "\u2028", "</s>"]
@@ -21,8 +21,8 @@ def random_maps(n_src: int, n_tgt: int) -> dict[str, torch.Tensor]:
 
 def make_page(src: str, tgt: str) -> str:
     pieces = {"src": [src, "！", "</s>"], "tgt_in": ["<s>", tgt], "tgt_out": [tgt, "</s>"]}
-    page = attention_page(random_maps(3, 2), pieces, source=src, translation=tgt, languages=("zh", "en"))
-    return page.decode()
+    pair = Attended(random_maps(3, 2), pieces, torch.empty(0))
+    return attention_page(pair, ("zh", "en"), source=src, translation=tgt).decode()
 
 
 PLAIN = make_page("你好", "hello")

@@ -90,14 +90,14 @@ def main(argv: list[str]) -> None:
 def attention(translator: Translator, args: argparse.Namespace, translation: str, languages: Direction) -> bytes:
     """Return the attention as a page or as a picture, by the suffix of --attention."""
     attended = translator.attend(args.text[0], translation, direction=str(languages))
-    maps, pieces = attended.maps, attended.pieces
     if args.attention.lower().endswith(".html"):
-        from dragoman.explain.page import attention_page
+        from dragoman.explain.trace import attention_page
 
-        return attention_page(maps, pieces, source=args.text[0], translation=translation, languages=languages)
+        return attention_page(attended, languages, source=args.text[0], translation=translation)
     from dragoman.explain.picture import attention_figure
 
-    return attention_figure(maps["cross"][-1], pieces["tgt_out"], pieces["src"], title=translation)
+    pieces = attended.pieces
+    return attention_figure(attended.maps["cross"][-1], pieces["tgt_out"], pieces["src"], title=translation)
 
 
 def show(trace: dict[str, Any], args: argparse.Namespace, out: IO[bytes] | None, languages: Direction) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 import yaml
+from sacrebleu import sentence_chrf
 
 from dragoman.config import Config
 from dragoman.errors import UserError
-from dragoman.evaluation.comparison import of_evaluation
-from dragoman.evaluation.scores import SCORES
-from dragoman.explain.cost import Cost, table
-from dragoman.explain.page import data_url, render
+from dragoman.evaluation.scores import SCORES, of_evaluation
+from dragoman.explain.cost import cost_table
+from dragoman.explain.page import render
 from dragoman.explain.picture import attention_figure, curve_figure
 from dragoman.manifest import read_json
-from dragoman.metrics import LOWER_IS_BETTER, METRICS
+from dragoman.metrics import LOWER_IS_BETTER
 from dragoman.training.run import flatten
 from dragoman.translation.translator import Translator
 
@@ -30,22 +30,21 @@ def read(run: Path) -> dict[str, Any]:
     """Read the record of a run. Raises UserError for another folder.
 
     `rows` are the translations of the best validation. `tests` are this validation and the evaluations; their `scores`
-    are metric -> (score, signature).
+    are metric -> {"score", "signature"}.
     """
     metrics, config = read_json(run / "metrics.json"), yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     if not (best := metrics["best"]):
         raise UserError(f"{run}: no validation yet. Wait for the first one")
     rows = []
     for direction, texts in read_json(run / "validation.json").items():
-        common = {"direction": direction, "tgt": direction.partition("_")[2]}
         for source, references, hypothesis in zip(*texts.values(), strict=True):
-            rows.append(common | {"source": source, "references": references, "hypothesis": hypothesis})
-    scores = {name: (best[name], signature) for name, signature in best.get("signatures", {}).items()}
-    pairs = [(row["source"], row["references"]) for row in rows]
+            rows.append({"direction": direction, "source": source, "references": references, "hypothesis": hypothesis})
+    pairs: Any = [(row["source"], row["references"]) for row in rows]
+    scores = {name: {"score": best[name], "signature": signature} for name, signature in best["signatures"].items()}
     tests: list[dict[str, Any]] = [{"name": "validation", "pairs": pairs, "scores": scores}]
     for path in sorted(run.glob(f"evaluation/*/{SCORES}")):
-        scores = {name: (score["score"], score["signature"]) for name, score in read_json(path)["scores"].items()}
-        tests.append({"name": path.parent.name, "pairs": of_evaluation(path.parent).pairs, "scores": scores})
+        pairs, scores = of_evaluation(path.parent).pairs, read_json(path)["scores"]
+        tests.append({"name": path.parent.name, "pairs": pairs, "scores": scores})
     cleaning = read_json(run / "cleaning.json")
     return {"metrics": metrics, "config": config, "tests": tests, "rows": rows, "cleaning": cleaning}
 
@@ -53,17 +52,12 @@ def read(run: Path) -> dict[str, Any]:
 def page(run: Path, language: str = "en") -> bytes:
     """Return the report as HTML in UTF-8, in English (en) or Chinese (zh)."""
     record, translator = read(run), Translator.load(run, "cpu", engine="torch")
-    info, rows = translator.bundle, record["rows"]
+    rows = record["rows"]
     for row in rows:
-        row["chrf"] = METRICS["chrf"](row["tgt"]).sentence_score(row["hypothesis"], row["references"]).score
+        row["chrf"] = sentence_chrf(row["hypothesis"], row["references"]).score
     samples = rows[:: max(1, len(rows) // N_SENTENCES)][:N_SENTENCES]
-    pictures = []
-    # A picture has room for a short sentence.
-    for row in [row for row in samples if len(row["source"]) <= 40][:1]:
-        result = translator.attend(row["source"], row["hypothesis"], direction=row["direction"])
-        weights, pieces = result.maps["cross"][-1], result.pieces
-        pictures.append(data_url(attention_figure(weights, pieces["tgt_out"], pieces["src"])))
-    sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
+    shortest = min(samples, key=lambda row: len(row["source"]))
+    pair = translator.attend(shortest["source"], shortest["hypothesis"], direction=shortest["direction"])
     content = record | {
         "language": language,
         "name": run.resolve().name,
@@ -71,8 +65,8 @@ def page(run: Path, language: str = "en") -> bytes:
         "worst": sorted((row for row in rows if row["chrf"] < 100), key=lambda row: row["chrf"])[:N_SENTENCES],
         "challenges": {path.parent.name: read_json(path)["passed"] for path in run.glob("evaluation/*/challenge.json")},
         "curves": _curves(record, run / "tensorboard"),
-        "attention": pictures,
-        "cost": table(Cost(config=info.model_config, **sizes), [(1, 20, 20, 20)]),
+        "attention": attention_figure(pair.maps["cross"][-1], pair.pieces["tgt_out"], pair.pieces["src"]),
+        "cost": cost_table(translator.model, [(1, 20, 20, 20)]),
         "settings": flatten(record["config"]),
         "defaults": flatten(asdict(Config())),
         "advice": advice(record),
@@ -97,7 +91,7 @@ def advice(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _curves(record: dict[str, Any], tensorboard: Path) -> list[str]:
+def _curves(record: dict[str, Any], tensorboard: Path) -> list[bytes]:
     """Draw the losses, and the validation scores, over the steps."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -112,7 +106,7 @@ def _curves(record: dict[str, Any], tensorboard: Path) -> list[str]:
         x, y = (np.convolve(values, np.ones(width) / width, "valid") for values in zip(*points, strict=True))
         losses["training"] = x, y
     lines = {name: (steps, [each[name] for each in history]) for name in scores}
-    return [data_url(curve_figure(each, "step", name)) for name, each in (("loss", losses), ("score", lines))]
+    return [curve_figure(losses, "step", "loss"), curve_figure(lines, "step", "score")]
 
 
 def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dict[str, str]], list[str]]:
@@ -123,34 +117,23 @@ def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dic
     rows, columns = list[dict[str, str]](), dict[tuple[str, ...], str]()
     for run in runs:
         record = read(run)
-        metrics = record["metrics"]
+        metrics, corpus = record["metrics"], record["config"]["training"]["monitor"].partition("_")[2]
         row = {"run": str(run), "step": f"{metrics['best']['step']:,}", "minutes": f"{metrics['seconds'] / 60:.1f}"}
         for test in record["tests"]:
-            names = _leading(list(test["scores"]), record["config"]["training"]["monitor"])
-            for name in names:
-                value, signature = test["scores"][name]
-                title = f"{test['name']} {name}"
-                key = title, signature, repr(test["pairs"])
+            # Two metrics, of the corpus that training.monitor names if any, such as bleu_written and chrf_written.
+            names = [name for name in test["scores"] if name.endswith(corpus)] or list(test["scores"])
+            for name in names[:2]:
+                score, title = test["scores"][name], f"{test['name']} {name}"
+                key = title, score["signature"], repr(test["pairs"])
                 n = 1 + sum(other[0] == title for other in columns)
                 column = columns.setdefault(key, title if n == 1 else f"{title} [{n}]")
-                row[column] = f"{value:.2f}"
-                row.setdefault("signature", signature)
-                if test["name"] == "validation" and name == names[0]:
-                    minutes = [_minutes(metrics["validations"], name, level) for level in levels]
-                    row[f"{column}: minutes to {' / '.join(f'{level:g}' for level in levels)}"] = " / ".join(minutes)
+                row[column] = f"{score['score']:.2f}"
+                row.setdefault("signature", score["signature"])
+                for level in levels if test["name"] == "validation" and name == names[0] else ():
+                    # The validation before an adaptation (init_from) has no time.
+                    times = [each.get("seconds", 0) / 60 for each in metrics["validations"] if each[name] >= level]
+                    row[f"{column}: minutes to {level:g}"] = f"{times[0]:.1f}" if times else "-"
         rows.append(row)
     first = next(iter(columns.values()), "")
     rows.sort(key=lambda row: float(row.get(first, 0)), reverse=True)
     return rows, [f"{column}: {signature}" for (_, signature, _), column in columns.items()]
-
-
-def _leading(names: list[str], monitor: str) -> list[str]:
-    """Return the first two metrics, of the corpus that `monitor` names if any."""
-    part = "".join(monitor.partition("_")[1:])  # "_written" of bleu_written
-    return ([name for name in names if name.endswith(part)] or names)[:2]
-
-
-def _minutes(history: Sequence[dict[str, Any]], name: str, level: float) -> str:
-    """Return the minutes until a metric reached a level, or "-"."""
-    # The validation before an adaptation (init_from) has no time.
-    return next((f"{each.get('seconds', 0) / 60:.1f}" for each in history if each[name] >= level), "-")

@@ -1,33 +1,48 @@
-"""Scores of a bundle on a test set, and rates of its warnings.
+"""Scores of a bundle on a test set, comparison of systems, and rates of warnings.
 
-Hypotheses and references are saved beside the scores as plain lines, and scores.json holds the sacrebleu command that
-gives the same numbers. Warnings are counted for sources as they are and damaged. A damaged source should have one; a
-warning for a good source is a false alarm, unless the translation is bad.
+Hypotheses and references are saved beside the scores as plain lines, for which sacrebleu's command gives the same
+numbers. Significance is sacrebleu's: paired bootstrap resampling (Koehn 2004) and approximate randomization (Riezler &
+Maxwell 2005), each system against the first. Warnings are counted for sources as they are and damaged. A damaged source
+should have one; a warning for a good source is a false alarm, unless the translation is bad.
 """
 
 import dataclasses
 import json
 import random
-import shlex
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from sacrebleu import corpus_chrf, sentence_chrf
+from sacrebleu.significance import PairedTest
 
 from dragoman import files, metrics
 from dragoman.config import SearchConfig
+from dragoman.data.lines import lines
 from dragoman.data.text import Pair, clean_text
 from dragoman.errors import UserError
-from dragoman.languages import Direction, is_chinese, primary
-from dragoman.metrics import Score
-from dragoman.translation.translator import Translator
+from dragoman.evaluation.testsets import of_files
+from dragoman.languages import Direction, is_unspaced
+from dragoman.manifest import read_json
+from dragoman.metrics import LOWER_IS_BETTER, METRICS, Score, reference_streams
+from dragoman.translation.translator import Translation, Translator
 from dragoman.translation.warning import KINDS, kind_of
 
 HYPOTHESES, SCORES = "hypotheses.txt", "scores.json"
-N_INPUTS = 5  # of `inputs`
-# Characters of CJK Extension A, which hardly any corpus has.
-_UNSEEN = "".join(map(chr, range(0x3400, 0x4DC0)))
+N_SAMPLES = {"bs": 1000, "ar": 2000}  # of bootstrap and of randomization
+SIGNIFICANT = 0.05
+N_SENTENCES = 20
+# Percentage -> smallest difference of scores at which a metric and human judges prefer the same system in that
+# percentage of pairs (Kocmi et al. 2024, "Navigating the Metrics Maze", ACL, appendix).
+AGREEMENT = {
+    "bleu": {50: 0.27, 55: 0.52, 60: 0.78, 65: 1.06, 70: 1.39, 75: 1.79, 80: 2.34, 85: 3.35},
+    "chrf": {50: 0.14, 55: 0.33, 60: 0.54, 65: 0.76, 70: 1.00, 75: 1.28, 80: 1.63, 85: 2.12, 90: 3.05},
+}
+Scores = Mapping[str, dict[str, Any]]  # metric -> name, score, mean and 95 % interval of bootstrap, p of both tests
 
 
 def evaluate(
@@ -55,11 +70,10 @@ def evaluate(
         selected = [part in ("all", pair.corpus) for pair in pairs]
         texts, answers = list(compress(hypotheses, selected)), list(compress(references, selected))
         scores[part] = metrics.evaluate(hypotheses=texts, references=answers, tgt=direction.tgt)
-    streams = {f"reference.{k}.txt": texts for k, texts in enumerate(metrics.reference_streams(references))}
+    streams = {f"reference.{k}.txt": texts for k, texts in enumerate(reference_streams(references))}
     record = {
         "scores": {name: dataclasses.asdict(score) for name, score in scores["all"].items()},
         "parts": {part: {name: score.score for name, score in of.items()} for part, of in scores.items()},
-        "check": shlex.join(["sacrebleu", *streams, "-i", HYPOTHESES, *_options(scores["all"], direction)]),
         "test_set": name,
         "sentences": len(hypotheses),
         "model": translator.bundle.meta.get("name"),
@@ -83,11 +97,115 @@ def check_replaceable(folder: Path, file: str) -> None:
         raise UserError(f"{folder}: not an evaluation (no {file}). Name another --output")
 
 
-def _options(scores: dict[str, Score], direction: Direction) -> list[str]:
-    """Options with which the command of sacrebleu gives these scores."""
-    tgt = "zh" if is_chinese(direction.tgt) else primary(direction.tgt)
-    by_character = ["--ter-normalized", "--ter-asian-support"] if "asian:yes" in scores["ter"].signature else []
-    return ["-m", *scores, "-l", f"{primary(direction.src)}-{tgt}", *by_character]
+class Outputs(NamedTuple):
+    """Translations of one system in the language `tgt`, with the test set."""
+
+    name: str
+    tgt: str
+    pairs: list[Pair]
+    hypotheses: list[str]
+
+
+def of_evaluation(folder: Path) -> Outputs:
+    """Read a folder that scripts/evaluate.py has written, or the only one of a run."""
+    records = [*folder.glob(SCORES), *sorted(folder.glob(f"evaluation/*/{SCORES}"))]
+    if len(records) != 1:
+        names = ", ".join(str(file.parent) for file in records) or "none"
+        raise UserError(f"{folder}: not one evaluation (found {names}). Name one folder of scripts/evaluate.py")
+    folder, record = records[0].parent, read_json(records[0])
+    pairs = of_files(folder / "source.txt", sorted(folder.glob("reference.*.txt")))
+    tgt = record["direction"].partition("_")[2]
+    return Outputs(str(record["model"] or folder), tgt, pairs, list(lines(folder / HYPOTHESES)))
+
+
+def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
+    """Compare all systems with the first. Raises UserError for different test sets."""
+    first = systems[0]
+    for other in systems[1:]:
+        if (other.pairs, other.tgt) != (first.pairs, first.tgt):
+            raise UserError(f"{other.name}: another test set than that of {first.name}. Evaluate both on the same")
+    named = {f"{n} {system.name}": system for n, system in enumerate(systems, 1)}
+    signatures, scores = _significance(named)
+    baseline, *others = named
+    return {
+        "sentences": len(first.pairs),
+        "signatures": signatures,
+        "scores": scores,
+        "groups": {
+            "characters of the source": _by_quarter(named, [len(pair.src) for pair in first.pairs]),
+            "sentences with the rarest word": _by_quarter(named, _rarest(first)),
+        },
+        "won": {name: _most_different(first, named[name]) for name in others},
+        "verdicts": {name: _verdicts(baseline, name, scores) for name in others},
+    }
+
+
+def _significance(systems: Mapping[str, Outputs]) -> tuple[list[str], dict[str, Scores]]:
+    """Return the signatures, and the scores of each system: `p` is None for the first."""
+    first = next(iter(systems.values()))
+    metrics = {metric: make(first.tgt) for metric, make in METRICS.items()}
+    texts: list[Any] = [(name, system.hypotheses) for name, system in systems.items()]
+    streams = reference_streams([pair.references for pair in first.pairs])
+    tests: list[Any] = [PairedTest(texts, metrics, streams, kind, n)()[1] for kind, n in N_SAMPLES.items()]
+    bootstrap, randomization = tests
+    scores: dict[str, Any] = {name: {} for name in systems}
+    for metric, title in zip(metrics, list(bootstrap)[1:], strict=True):  # the first list has the systems' names
+        for name, one, two in zip(systems, bootstrap[title], randomization[title], strict=True):
+            score = {"name": title, "score": one.score, "mean": float(one.mean), "ci": float(one.ci)}
+            scores[name][metric] = score | {"p": [one.p_value, two.p_value]}
+    return [str(metric.get_signature()) for metric in metrics.values()], scores
+
+
+def _rarest(system: Outputs) -> list[int]:
+    """Return how many references have the rarest word of each reference."""
+    words = [set(re.findall(r"\w" if is_unspaced(system.tgt) else r"\w+", pair.tgt.lower())) for pair in system.pairs]
+    counts = Counter(word for each in words for word in each)
+    return [min((counts[word] for word in each), default=0) for each in words]
+
+
+def _by_quarter(systems: Mapping[str, Outputs], sizes: Sequence[int]) -> dict[str, dict[str, float]]:
+    """Quarter of the sentences by size -> their number, and chrF of each system."""
+    table = {}
+    for n, rows in enumerate(np.array_split(np.argsort(sizes, kind="stable"), min(4, len(sizes))), 1):
+        row = table[f"quarter {n}: {sizes[rows[0]]} to {sizes[rows[-1]]}"] = {"sentences": float(len(rows))}
+        for name, system in systems.items():
+            texts, references = [system.hypotheses[i] for i in rows], [system.pairs[i].references for i in rows]
+            row[name] = corpus_chrf(texts, reference_streams(references)).score
+    return table
+
+
+def _most_different(first: Outputs, other: Outputs) -> dict[str, list[list[str]]]:
+    """Sentences with the largest gains and losses in chrF, with both outputs."""
+    gains = []
+    for pair, *texts in zip(first.pairs, first.hypotheses, other.hypotheses, strict=True):
+        before, after = (sentence_chrf(text, pair.references).score for text in texts)
+        gains.append((after - before, [pair.src, pair.tgt, *texts]))
+    gains.sort(reverse=True)
+    won = [row for gain, row in gains[:N_SENTENCES] if gain > 0]
+    lost = [row for gain, row in gains[: -N_SENTENCES - 1 : -1] if gain < 0]
+    return {"won": won, "lost": lost}
+
+
+def _verdicts(first: str, other: str, scores: Mapping[str, Scores]) -> list[str]:
+    """Return two sentences: which is better; what the differences mean to readers."""
+    better, worse, meanings = list[str](), list[str](), list[str]()
+    for metric, score in scores[other].items():
+        difference = score["score"] - scores[first][metric]["score"]
+        text = f"{score['name']} {difference:+.2f}"
+        if max(score["p"]) < SIGNIFICANT and difference:
+            is_gain = (difference > 0) != (metric in LOWER_IS_BETTER)
+            (better if is_gain else worse).append(text)
+        if metric in AGREEMENT:
+            shares = [share for share, least in AGREEMENT[metric].items() if least <= abs(difference)]
+            meanings.append(f"{text} in {f'at least {shares[-1]} %' if shares else 'less than 50 %'}")
+    verdict = f"{other} is not distinguishable from {first} at p < {SIGNIFICANT}"
+    if better and worse:
+        verdict += f" (the metrics disagree: {', '.join(better + worse)})"
+    elif better or worse:
+        word = "better" if better else "worse"
+        verdict = f"{other} is {word} than {first} at p < {SIGNIFICANT}: {', '.join(better or worse)}"
+    meaning = f"Human judges agree with such differences: {', '.join(meanings)} of pairs of systems (Kocmi et al. 2024)"
+    return [f"{verdict}.", f"{meaning}."]
 
 
 def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:
@@ -98,33 +216,22 @@ def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:
         "shuffled characters": ["".join(rng.sample(text, len(text))) for text in sources],
         "wrong language": [pair.tgt for pair in pairs],
         "twenty times the same": [text * 20 for text in sources],
+        # Hardly any corpus has characters of CJK Extension A.
         "unseen characters": [
-            "".join(c if n % 2 else rng.choice(_UNSEEN) for n, c in enumerate(text)) for text in sources
+            "".join(c if n % 2 else chr(rng.randrange(0x3400, 0x4DC0)) for n, c in enumerate(text)) for text in sources
         ],
     }
 
 
-def warning_rates(
-    translator: Translator, pairs: Sequence[Pair], search: SearchConfig, *, direction: Direction, **settings: Any
-) -> dict[str, dict[str, float]]:
-    """Return the percentage of lines with any warning, and with each kind, by input.
-
-    `settings` are those of Translator.stream.
-    """
-    rates, texts = {}, inputs(pairs)
-    results = translator.stream(chain(*texts.values()), search, direction=str(direction), scored=False, **settings)
+def warning_table(translate: Callable[[Iterable[str]], Iterable[Translation]], texts: dict[str, list[str]]) -> str:
+    """Return a table: percentage of lines with any, and each, warning, by input."""
+    kinds, n = ["any", *KINDS], len(texts["good"])
+    rows = [["input", *kinds], ["---", *("---:" for _ in kinds)]]
+    results = iter(translate(chain(*texts.values())))
     for name in texts:
         counts = Counter[str]()
-        for result in islice(results, len(pairs)):
+        for result in islice(results, n):
             counts.update({"any", *map(kind_of, result.warnings)} if result.warnings else ())
-        rates[name] = {kind: 100 * counts[kind] / len(pairs) for kind in ("any", *KINDS)}
-    return rates
-
-
-def as_markdown(rates: dict[str, dict[str, float]], n: int) -> str:
-    """Return the rates as a table for the model card."""
-    kinds = list(rates["good"])
-    lines = [f"| {' | '.join(['input', *kinds])} |", "| --- |" + " ---: |" * len(kinds)]
-    lines += [f"| {' | '.join([name, *(f'{row[kind]:.1f}' for kind in kinds)])} |" for name, row in rates.items()]
-    table = "\n".join(lines)
+        rows.append([name, *(f"{100 * counts[kind] / n:.1f}" for kind in kinds)])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"Percentage of lines with a warning, for {n:,} sentences as they are, and damaged:\n\n{table}"

@@ -1,14 +1,22 @@
-"""Test sets: a split of a training run, a split of a corpus, or plain files.
+"""Test sets: splits of a training run or a corpus, plain files, challenge sets.
 
 Pairs have all their references, the target first. Every text is cleaned, so that it is one line of a file.
+
+A challenge set has sentences by phenomenon, with checks that need no judge. A line of its file has four columns:
+phenomenon, source, check, correct translation. A check is a list of conditions, joined by " & "; all must hold. A
+condition is a list of alternatives, joined by "|". It holds if the translation has one of them, as whole words and in
+any case. With "!" before the list it holds if the translation has none of them. "swim*" stands for all words that begin
+with "swim".
 """
 
+import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
@@ -79,3 +87,45 @@ def _cleaned(pairs: Sequence[Pair], where: str) -> list[Pair]:
         texts = dict.fromkeys((tgt, *references))
         cleaned.append(Pair(clean_text(src), clean_text(tgt), tuple(map(clean_text, texts)), corpus))
     return cleaned
+
+
+class ChallengeSentence(NamedTuple):
+    """One sentence and what its translation must and must not have."""
+
+    phenomenon: str
+    source: str
+    check: str
+    reference: str
+
+    def passes(self, translation: str) -> bool:
+        """Whether a translation satisfies every condition."""
+        for condition in self.check.split(" & "):
+            words = "|".join(re.escape(word.strip()) for word in condition.removeprefix("!").split("|"))
+            pattern = rf"(?<![\w'])({words})(?![\w'])".replace(r"\*", r"[\w']*")
+            has_one = re.search(pattern, translation.replace("’", "'"), re.IGNORECASE) is not None
+            if has_one == condition.startswith("!"):
+                return False
+        return True
+
+
+def read_challenge(path: Path) -> list[ChallengeSentence]:
+    """Read a challenge set; # begins a comment. Raises UserError for a bad line."""
+    sentences = []
+    for number, line in enumerate(lines(path), 1):
+        if line.strip() and not line.startswith("#"):
+            cells = [clean_text(cell) for cell in line.split("\t")]
+            if len(cells) != 4 or not all(cells):
+                raise UserError(f"{path} line {number}: not four columns: phenomenon, source, check, translation")
+            sentences.append(ChallengeSentence(*cells))
+    if not sentences:
+        raise UserError(f"{path}: no sentence")
+    return sentences
+
+
+def count_passed(sentences: Sequence[ChallengeSentence], translations: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Phenomenon -> sentences passed, and all sentences; "all" comes last."""
+    passed, every = Counter[str](), Counter[str]()
+    for sentence, translation in zip(sentences, translations, strict=True):
+        every.update((sentence.phenomenon, "all"))
+        passed.update((sentence.phenomenon, "all") if sentence.passes(translation) else ())
+    return {name: (passed[name], every[name]) for name in [*sorted(every.keys() - {"all"}), "all"]}

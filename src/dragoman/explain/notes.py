@@ -123,12 +123,10 @@ def heads() -> Values:
     x = torch.randn(1, 3, 4)  # (B, T, D)
     for linear in (layer.q, layer.kv):
         nn.init.zeros_(linear.bias)
-    alone = []
-    # The first four rows of kv are the projection of the keys.
-    for wq, wk in zip(layer.q.weight.chunk(2), layer.kv.weight[:4].chunk(2), strict=True):
-        q, k = x @ wq.T, x @ wk.T  # (1, 3, 2)
-        alone.append((q @ k.mT / math.sqrt(2)).softmax(-1))
-    return {"x": x[0], "q": layer.q(x)[0], "together": layer.weights(x, x)[0], "alone": torch.cat(alone)}
+    # Two rows for each head; the first four rows of kv are the projection of the keys.
+    q, k = (x @ weight.view(2, 2, 4).mT for weight in (layer.q.weight, layer.kv.weight[:4]))  # (heads, 3, 2)
+    alone = (q @ k.mT / math.sqrt(2)).softmax(-1)
+    return {"x": x[0], "q": layer.q(x)[0], "together": layer.weights(x, x)[0], "alone": alone}
 
 
 def scale() -> Values:
@@ -154,11 +152,8 @@ def one_hot() -> Values:
     embedding.table.weight.copy_(torch.tensor([[1.0, 3], [3, 2], [3, 1]]))
     table = embedding.scale * embedding.table.weight
     values = {"words": words, "both": words[0] + words[1], "likeness": words @ words.T, "table": table}
-    return values | {
-        "product": words @ table,
-        "looked_up": embedding(ids),
-        "dense": (words @ table) @ (words @ table).T,
-    }
+    product = words @ table
+    return values | {"product": product, "looked_up": embedding(ids), "dense": product @ product.T}
 
 
 def shift() -> Values:
@@ -183,25 +178,23 @@ def trained() -> Transformer:
 
 
 def loop() -> Values:
-    """Greedy search of two sentences; each is its source and its steps.
-
-    A step is (prefix, next word, its probability).
-    """
-    model, sentences = trained(), []
-    for src, _ in PAIRS[:2]:
-        steps: list[tuple[list[str], str, float]] = []
-        plain_greedy(partial(_next_logits, model, model.encode(torch.tensor([[*src, EOS]]), None), steps), 20)
-        sentences.append(("".join(WORDS[i] for i in src), steps))
-    return {"sentences": sentences}
+    """Greedy search of two sentences; each is its source and its steps."""
+    model = trained()
+    return {"sentences": [("".join(WORDS[i] for i in src), _steps(model, src)) for src, _ in PAIRS[:2]]}
 
 
-def _next_logits(
-    model: Transformer, memory: Tensor, steps: list[tuple[list[str], str, float]], prefix: Tensor
-) -> Tensor:
-    logits = model.projection(model.decode(prefix, memory, None)[:, -1])
-    probability, word = logits[0].softmax(-1).max(0)
-    steps.append(([WORDS[i] for i in prefix[0]], WORDS[int(word)], float(probability)))
-    return logits
+def _steps(model: Transformer, src: list[int]) -> list[tuple[list[str], str, float]]:
+    """Return prefix, next word and its probability for each step of the plain loop."""
+    memory, steps = model.encode(torch.tensor([[*src, EOS]]), None), []
+
+    def next_logits(prefix: Tensor) -> Tensor:
+        logits = model.projection(model.decode(prefix, memory, None)[:, -1])
+        probability, word = logits[0].softmax(-1).max(0)
+        steps.append(([WORDS[i] for i in prefix[0]], WORDS[int(word)], float(probability)))
+        return logits
+
+    plain_greedy(next_logits, 20)
+    return steps
 
 
 def frequencies(d_model: int, base: float) -> Tensor:
@@ -223,14 +216,11 @@ def products() -> Values:
     """Products of two encodings, with and without a random matrix between them."""
     p = sinusoid(torch.arange(50), 64, 10000.0)
     w = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
-    plain, mapped = p @ p.T, p @ w @ p.T / math.sqrt(64)
+    every = plain, mapped = p @ p.T, p @ w @ p.T / math.sqrt(64)
     picture = partial(heat_figure, {"PE(i)·PE(j)": plain, "PE(i)·W·PE(j)": mapped}, "j", "i")
-
-    def by_distance(matrix: Tensor) -> Tensor:
-        """(4, 5): in row n, the first five products with j - i = n."""
-        return torch.stack([matrix.diagonal(n)[:5] for n in range(4)])
-
-    return {"plain": by_distance(plain), "mapped": by_distance(mapped), "picture": picture}
+    # (4, 5) each: in row n, the first five products with j - i = n.
+    plain, mapped = (torch.stack([matrix.diagonal(n)[:5] for n in range(4)]) for matrix in every)
+    return {"plain": plain, "mapped": mapped, "picture": picture}
 
 
 def _scheme(kind: str, causal: bool = False) -> Any:
@@ -252,8 +242,7 @@ def rope() -> Values:
 
 def t5() -> Values:
     """Buckets of distances j - i from query i to key j."""
-    some = torch.tensor([-128, -32, -16, -8, -2, -1, 0, 1, 2, 8, 16, 32, 128])
-    every = torch.arange(-150, 151)
+    some, every = torch.tensor([-128, -32, -16, -8, -2, -1, 0, 1, 2, 8, 16, 32, 128]), torch.arange(-150, 151)
     lines: Any = {"encoder": (every, _scheme("t5").buckets(every))}
     # In the decoder no query attends to a later key.
     lines["decoder"] = every[:151], _scheme("t5", causal=True).buckets(every[:151])
@@ -284,15 +273,15 @@ def alibi() -> Values:
     return {"slopes": position.slopes, "picture": partial(curve_figure, lines, "|i - j|", "bias", "ALiBi")}
 
 
+def titles(language: str) -> list[tuple[str, str]]:
+    """Return name and title of each example; a title begins with its note's number."""
+    template = Path(__file__).with_name(f"notes_{language}.j2").read_text(encoding="utf-8")
+    return re.findall(r"{% block (\w+) %}\n(.*)", template)
+
+
 _ALL = (
     one_hot, waist, matrices, products, gradient, padding, mask, pooling, shift, loop, heads, scale, pe, rope, t5,
     terms, alibi,
 )  # fmt: skip
 EXAMPLES: dict[str, Callable[[], Values]] = {example.__name__: example for example in _ALL}
 PICTURES = ("pe", "products", "rope", "t5", "alibi")
-
-
-def titles(language: str) -> list[tuple[str, str]]:
-    """Return name and title of each example; a title begins with its note's number."""
-    template = Path(__file__).with_name(f"notes_{language}.j2").read_text(encoding="utf-8")
-    return re.findall(r"{% block (\w+) %}\n(.*)", template)

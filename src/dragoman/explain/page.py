@@ -1,39 +1,15 @@
-"""Web pages from templates; attention maps of a sentence pair as one such page.
+"""Web pages and texts from jinja templates.
 
-page.html is self-contained: no network, no library, no other file. Jinja escapes the sentences; all other data is
-JSON without `<`, which the script of the page converts to text nodes.
+Each page is self-contained: no network, no library, no other file. Jinja escapes sentences; all other data is JSON
+without `<`, which a script of the page converts to text nodes.
 """
 
 import base64
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment
-
-
-def attention_page(
-    maps: Mapping[str, Any],
-    pieces: Mapping[str, Sequence[str]],
-    *,
-    source: str,
-    translation: str,
-    languages: tuple[str, str],
-) -> bytes:
-    """Return the page in UTF-8.
-
-    maps and pieces: as in attention_map.Attended; weights are rounded to 0.001. `languages` of source and translation
-    select the font variants of Chinese characters.
-    """
-    thousandths = {kind: np.rint(1000 * np.asarray(weights)).astype(int) for kind, weights in maps.items()}
-    data = {
-        "languages": languages,
-        "pieces": pieces,
-        # [layer][head][cell]
-        "weights": {kind: each.reshape(*each.shape[:2], -1).tolist() for kind, each in thousandths.items()},
-    }
-    return render("page.html", source=source, translation=translation, languages=languages, data=data)
 
 
 def render(template: str | Path, *, autoescape: bool = True, block: str | None = None, **values: object) -> bytes:

@@ -17,11 +17,15 @@ import numpy as np
 
 FONT = Path(__file__).parents[1] / "fonts" / "DragomanHan-Regular.otf"
 SYSTEM_FONTS = ("Noto Sans CJK SC", "Source Han Sans SC", "PingFang SC", "Microsoft YaHei", "Arial Unicode MS")
-COLOURS = ("#1f5fa8", "#d9730d", "#2e8b57", "#8e44ad", "#b03a2e", "#52606d")
+COLOURS = ["#1f5fa8", "#d9730d", "#2e8b57", "#8e44ad", "#b03a2e", "#52606d"]
 STYLE: dict[Any, Any] = {
     "text.color": "#1f2933", "xtick.labelcolor": "#1f2933", "ytick.labelcolor": "#1f2933",
     "axes.labelcolor": "#7b8794", "axes.edgecolor": "#cbd2d9", "grid.color": "#e4e7eb", "font.size": 9,
-    "xtick.major.size": 0, "ytick.major.size": 0, "figure.dpi": 110, "figure.constrained_layout.use": True,
+    "axes.titlesize": 11, "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False,
+    "axes.prop_cycle": f"cycler(ls=['-', '--']) * cycler(c={COLOURS})",
+    "lines.linewidth": 1.8, "lines.markersize": 3.5, "legend.frameon": False, "legend.labelcolor": "linecolor",
+    "image.aspect": "auto", "image.interpolation": "nearest", "figure.constrained_layout.use": True,
+    "xtick.major.size": 0, "ytick.major.size": 0, "figure.dpi": 110,
     # `$` is a plain character, not the start of a formula.
     "text.parse_math": False,
 }  # fmt: skip
@@ -29,24 +33,24 @@ STYLE: dict[Any, Any] = {
 CELL, LETTER, LONGEST_SIDE = 0.27, 0.09, 7.5
 MAX_LABELS = 48  # on one side; longer sentences have a label at every second, third ... piece
 
+Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # name -> x values, y values
+
 
 @contextmanager
-def _drawing() -> Iterator[None]:
-    """Use the fonts and style of Dragoman."""
+def _figure(width: float, height: float) -> Iterator[Any]:
+    """Open a figure (inches) with the fonts and style of Dragoman."""
     import matplotlib
+    from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"font.family": list(_fonts()), **STYLE}):
-        yield
+        yield Figure(figsize=(width, height))
 
 
-@_drawing()
 def attention_figure(weights: Any, rows: Sequence[str], columns: Sequence[str], title: str = "") -> bytes:
     """Draw the weights (H, T, S) of one layer as one heat map per head.
 
     rows: the T query pieces; columns: the S key pieces. All heads share one colour scale.
     """
-    from matplotlib.figure import Figure
-
     weights = np.asarray(weights, dtype=np.float32)
     n_heads, n_rows, n_columns = weights.shape
     across = n_heads if n_heads < 4 else math.ceil(math.sqrt(n_heads))
@@ -55,67 +59,44 @@ def attention_figure(weights: Any, rows: Sequence[str], columns: Sequence[str], 
     cell = min(CELL, LONGEST_SIDE / max(n_rows, n_columns))
     width = max(1.0, n_columns * cell) + LETTER * max(map(_width, row_labels)) + 0.3
     height = max(0.8, n_rows * cell) + LETTER * max(map(_width, column_labels)) + 0.6
-    size = max(across * width + 0.8, min(12.0, LETTER * _width(title))), down * height + 0.4
-    figure = Figure(figsize=size)
-    figure.suptitle(printable(title), fontsize=11, x=0.02, ha="left")
-    grid = figure.subplots(down, across, squeeze=False)
-    highest = float(weights.max()) or 1.0
-    for axes in grid.flat[n_heads:]:
-        axes.set_axis_off()
-    for head, axes in enumerate(grid.flat[:n_heads]):
-        image = axes.imshow(weights[head], "Blues", vmin=0, vmax=highest, aspect="auto", interpolation="nearest")
-        _label_cells(axes, row_labels, column_labels)
-        axes.set_xlabel(f"head {head + 1}" if n_heads > 1 else "")
-    bar = figure.colorbar(image, ax=grid, ticks=[0, highest], format="%.2f", aspect=15, shrink=1 / down)
-    bar.outline.set_visible(False)
-    return _png(figure)
+    with _figure(max(across * width + 0.8, min(12.0, LETTER * _width(title))), down * height + 0.4) as figure:
+        figure.suptitle(printable(title), fontsize=11, x=0.02, ha="left")
+        grid = figure.subplots(down, across, squeeze=False)
+        highest = float(weights.max()) or 1.0
+        for axes in grid.flat[n_heads:]:
+            axes.set_axis_off()
+        for head, axes in enumerate(grid.flat[:n_heads]):
+            image = axes.imshow(weights[head], "Blues", vmin=0, vmax=highest)
+            _label_cells(axes, row_labels, column_labels)
+            axes.set_xlabel(f"head {head + 1}" if n_heads > 1 else "")
+        figure.colorbar(image, ax=grid, ticks=[0, highest], format="%.2f", aspect=15, shrink=1 / down)
+        return _png(figure)
 
 
-@_drawing()
-def curve_figure(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    xlabel: str,
-    ylabel: str,
-    title: str = "",
-    aspect: str = "auto",
-) -> bytes:
+def curve_figure(series: Series, xlabel: str, ylabel: str, title: str = "", aspect: str = "auto") -> bytes:
     """Draw lines {name: (x values, y values)}; aspect: "auto" or "equal"."""
-    from cycler import cycler
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 4.0))
-    axes = figure.subplots()
-    axes.set_prop_cycle(cycler(linestyle=["-", "--"]) * cycler(color=COLOURS))
-    for name, (x, y) in series.items():
-        marker = "o" if len(x) <= 30 else ""
-        axes.plot(x, y, label=printable(name), linewidth=1.8, marker=marker, markersize=3.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y")
-    axes.set(xlabel=printable(xlabel), ylabel=printable(ylabel), aspect=aspect)
-    axes.set_title(printable(title), fontsize=12, loc="left")
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelcolor="linecolor")
-    return _png(figure)
+    with _figure(7.2, 4.0) as figure:
+        axes = figure.subplots()
+        for name, (x, y) in series.items():
+            axes.plot(x, y, label=printable(name), marker="o" if len(x) <= 30 else "")
+        axes.grid(axis="y")
+        axes.set(xlabel=printable(xlabel), ylabel=printable(ylabel), title=printable(title), aspect=aspect)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        return _png(figure)
 
 
-@_drawing()
 def heat_figure(maps: Mapping[str, Any], xlabel: str, ylabel: str, first: int = 0) -> bytes:
     """Draw {title: (rows, columns)}, counted from `first`; red is above 0, blue below."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(0.6 + 4.2 * len(maps), 3.8))
-    for axes, (title, matrix) in zip(figure.subplots(1, len(maps), squeeze=False).flat, maps.items(), strict=True):
-        values = np.asarray(matrix, dtype=np.float32)
-        highest = float(np.abs(values).max()) or 1.0
-        low, (bottom, right) = first - 0.5, np.array(values.shape) + first - 0.5
-        extent = (low, right, bottom, low)
-        image = axes.imshow(
-            values, "RdBu_r", vmin=-highest, vmax=highest, aspect="auto", interpolation="nearest", extent=extent
-        )
-        axes.set(xlabel=xlabel, ylabel=ylabel)
-        axes.locator_params(integer=True)
-        axes.set_title(printable(title), fontsize=11, loc="left")
-        figure.colorbar(image, ax=axes, ticks=[-highest, 0, highest], format="%.1f").outline.set_visible(False)
-    return _png(figure)
+    with _figure(0.6 + 4.2 * len(maps), 3.8) as figure:
+        for axes, (title, matrix) in zip(figure.subplots(1, len(maps), squeeze=False).flat, maps.items(), strict=True):
+            values = np.asarray(matrix, dtype=np.float32)
+            highest = float(np.abs(values).max()) or 1.0
+            low, (bottom, right) = first - 0.5, np.array(values.shape) + first - 0.5
+            image = axes.imshow(values, "RdBu_r", vmin=-highest, vmax=highest, extent=(low, right, bottom, low))
+            axes.set(xlabel=xlabel, ylabel=ylabel, title=printable(title))
+            axes.locator_params(integer=True)
+            figure.colorbar(image, ax=axes, ticks=[-highest, 0, highest], format="%.1f")
+        return _png(figure)
 
 
 def pixels(png: bytes) -> np.ndarray:

@@ -1,19 +1,27 @@
-"""Trace of one translation: each step of the search, from <BOS> to <EOS>.
+"""Attention weights of a sentence pair, and the steps of a search.
+
+torch's fused attention does not return its weights. During one teacher-forced pass, a hook on each `Attention` layer
+therefore calls the layer's method `weights` with the same arguments. The model stays unchanged.
 
 A trace is plain data (dicts, lists, numbers) for JSON, the terminal and trace.html alike. Pieces are as in the
 vocabulary. Scores are sums of log-probs over length^length_penalty.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from rich.text import Text
+from torch import Tensor
 
 from dragoman.config import SearchConfig
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.explain.attention_map import attended
 from dragoman.explain.page import render
+from dragoman.masks import key_padding_mask
+from dragoman.model.attention import Attention
 from dragoman.model.transformer import Transformer
 from dragoman.search.beam import Beam
 from dragoman.search.hypothesis import Hypothesis, Sentence, normalised
@@ -22,12 +30,63 @@ from dragoman.special import BOS, EOS
 
 N_LIKELIEST = 5
 Trace = dict[str, Any]
+Tokenizers = tuple[Tokenizer, Tokenizer]  # of source and target
+
+
+@dataclass(frozen=True)
+class Attended:
+    """Attention maps of one sentence pair, with their pieces and logits.
+
+    Sizes: L layers, H heads, S source pieces with <EOS>, T target pieces with <BOS> or <EOS>, V the target vocabulary.
+    maps: "encoder" (L, H, S, S), "decoder" (L, H, T, T) and "cross" (L, H, T, S). Rows are queries and sum to 1.
+    pieces: "src" (S) encoder input, "tgt_in" (T) decoder input, "tgt_out" (T) decoder output.
+    logits: (T, V). Row t of "decoder", "cross" and the logits belongs to the prediction of tgt_out[t].
+    All tensors are float32 on the CPU.
+    """
+
+    maps: dict[str, Tensor]
+    pieces: dict[str, list[str]]
+    logits: Tensor
 
 
 @torch.no_grad()
-def trace(
-    model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], src: Sequence[int], config: SearchConfig
-) -> Trace:
+def attended(model: Transformer, tokenizers: Tokenizers, src: Sequence[int], tgt: Sequence[int]) -> Attended:
+    """Return the attention of a pair in evaluation mode; ids without <BOS> and <EOS>."""
+    weights: dict[str, list[Tensor]] = {"encoder": [], "decoder": [], "cross": []}
+
+    def record(name: str, attention: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        weights[name].append(attention.weights(*args, **kwargs)[0].float().cpu())
+
+    src_in, tgt_all = [*src, EOS], [BOS, *tgt, EOS]
+    device = model.projection.weight.device
+    ids = torch.tensor([src_in], device=device)
+    # In bf16 the rows would not sum to 1.
+    with torch.autocast(device.type, enabled=False), ExitStack() as stack:
+        stack.callback(model.train, model.training)
+        for path, layer in model.named_modules():
+            if isinstance(layer, Attention):  # such as decoder.0.cross_attention
+                name = "cross" if path.endswith("cross_attention") else path.partition(".")[0]
+                stack.enter_context(layer.register_forward_pre_hook(partial(record, name), with_kwargs=True))
+        logits = model.eval()(ids, torch.tensor([tgt_all[:-1]], device=device), key_padding_mask(ids))
+    maps = {name: torch.stack(layers) for name, layers in weights.items()}
+    src_pieces, tgt_pieces = tokenizers[0].pieces(src_in), tokenizers[1].pieces(tgt_all)
+    pieces = {"src": src_pieces, "tgt_in": tgt_pieces[:-1], "tgt_out": tgt_pieces[1:]}
+    return Attended(maps, pieces, logits[0].float().cpu())
+
+
+def attention_page(pair: Attended, languages: tuple[str, str], **texts: Any) -> bytes:
+    """Return page.html, in UTF-8, for the texts `source` and `translation`.
+
+    Weights are rounded to 0.001. The languages of both texts select the font variants of Chinese characters.
+    """
+    # [layer][head][cell], in thousandths
+    weights = {kind: (1000 * each).round().int().flatten(2).tolist() for kind, each in pair.maps.items()}
+    data = {"languages": languages, "pieces": pair.pieces, "weights": weights}
+    return render("page.html", languages=languages, data=data, **texts)
+
+
+@torch.no_grad()
+def trace(model: Transformer, tokenizers: Tokenizers, src: Sequence[int], config: SearchConfig) -> Trace:
     """Search for the translation of one sentence, and return all steps.
 
     `src`: the ids of the sentence, without <EOS>. The result has two lists with an entry for each step:
@@ -38,15 +97,12 @@ def trace(
     """
     src_tokenizer, tgt_tokenizer = tokenizers
     best, beams = _search(model.eval(), tgt_tokenizer, src, config)
-    target = [*best.ids, EOS][: len(best.token_scores)]
-    pair = attended(model, tokenizers, src, best.ids)
-    maps = pair.maps["cross"]  # (L, H, T, S)
-    pieces, steps = tgt_tokenizer.pieces([BOS, *target]), []
-    for t, row in enumerate(pair.logits[: len(target)]):
-        probabilities, ids = log_probabilities(row[None], first=t == 0)[0].exp().topk(N_LIKELIEST)
+    pair, steps = attended(model, tokenizers, src, best.ids), []
+    for t in range(len(best.token_scores)):
+        probabilities, ids = log_probabilities(pair.logits[t, None], first=t == 0)[0].exp().topk(N_LIKELIEST)
         likeliest = list(zip(tgt_tokenizer.pieces(ids.tolist()), probabilities.tolist(), strict=True))
-        step = {"input": pieces[: t + 1], "next": pieces[t + 1], "likeliest": likeliest}
-        steps.append({**step, "cross": maps[:, :, t].tolist()})
+        step = {"input": pair.pieces["tgt_in"][: t + 1], "next": pair.pieces["tgt_out"][t], "likeliest": likeliest}
+        steps.append({**step, "cross": pair.maps["cross"][:, :, t].tolist()})
     return {
         "text": src_tokenizer.decode(src),
         "translation": tgt_tokenizer.decode(best.ids),

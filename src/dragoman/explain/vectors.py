@@ -3,11 +3,9 @@
 Formats: word2vec (text and binary), GloVe and FastText (text), also gzipped, read by gensim. Tokenizers write ▁
 before a piece that begins a word. In a file of pieces (scripts/train_word2vec.py) only equal pieces match. In other
 files, "▁Word" matches "Word", else "word". Chinese pieces, digits and punctuation match themselves. A piece inside a
-word of letters ("ing") has no match, because the word "ing" has another meaning.
+word of letters with cases ("ing") has no match, because the word "ing" has another meaning.
 """
 
-import gzip
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +17,15 @@ from dragoman.model.transformer import Transformer
 from dragoman.special import EOS
 
 MARK = "▁"
-# Letters of scripts without spaces: Thai to Tibetan, Burmese, Khmer, kana, Chinese characters.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
 
 
 def read_vectors(path: Path, limit: int | None = None) -> Any:
     """Return the first `limit` vectors of a file as gensim's KeyedVectors."""
+    from gensim import utils
     from gensim.models import KeyedVectors
 
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        with utils.open(str(path), "rb") as file:
             first, rest = file.readline().split(), file.read(4096)
         # The header is "words size".
         has_header = len(first) == 2 and all(map(bytes.isdigit, first))
@@ -54,19 +49,14 @@ def start_from_vectors(
     """
     words, d_model = read_vectors(path), model.config.d_model
     if words.vector_size != d_model:
-        raise UserError(
-            f"model.embedding.init: {path} needs model.d_model={words.vector_size} (found {d_model}). Set it, or use "
-            f"vectors of {d_model} numbers (scripts/train_word2vec.py --dim {d_model})"
-        )
+        raise UserError(f"model.embedding.init: {path} needs model.d_model={words.vector_size} (found {d_model})")
     marked = 1000 * sum(word[:1] == MARK and word[1:2].isalnum() for word in words.index_to_key) >= len(words)
     sides = {"src": (src_tokenizer, model.src_embedding), "tgt": (tgt_tokenizer, model.tgt_embedding)}
     covered = {}
     for side, (tokenizer, embedding) in sides.items():
-        matches = {}
         # The special pieces come first.
-        for i, piece in enumerate(tokenizer.pieces(range(EOS + 1, len(tokenizer))), EOS + 1):
-            if spelling := next((word for word in _spellings(piece, marked) if word in words), None):
-                matches[i] = spelling
+        pieces = enumerate(tokenizer.pieces(range(EOS + 1, len(tokenizer))), EOS + 1)
+        matches = {i: word for i, piece in pieces if (word := _match(piece, words, marked))}
         covered[side] = len(matches)
         if matches:
             embedding.start_from(torch.tensor(list(matches)), torch.from_numpy(words[list(matches.values())].copy()))
@@ -75,10 +65,9 @@ def start_from_vectors(
     return {"file": path.name, "covered": covered}
 
 
-def _spellings(piece: str, marked: bool) -> list[str]:
-    """Return the possible spellings of a piece in a file, in order of preference."""
-    if marked:
-        return [piece]
+def _match(piece: str, words: Any, marked: bool) -> str | None:
+    """Return the word of a file of vectors that is this piece, or None."""
     word = piece.removeprefix(MARK)
-    is_inside_word = word == piece and word[:1].isalpha() and not _UNSPACED.match(word)
-    return [] if not word or is_inside_word else [word, word.lower()]
+    is_inside_word = word == piece and word[:1].lower() != word[:1].upper()
+    spellings = [piece] if marked else [] if is_inside_word else [word, word.lower()]
+    return next((each for each in spellings if each in words), None)

@@ -16,7 +16,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
 
 from dragoman.config import Config, SearchConfig, TrainerConfig
-from dragoman.explain import cost
+from dragoman.explain.cost import cost_table
 from dragoman.special import EOS
 from dragoman.training.fit import adapted, announce, make_module, make_trainer, prepare_data, resolve
 from dragoman.training.machine import configure_memory, peak_memory
@@ -51,8 +51,7 @@ def preflight(config: Config) -> None:
         trainer = make_trainer(dataclasses.replace(config, trainer=c), Path(name), [validation, watch], 0)
         announce(f"preflight of {config.run_dir}", data, module, trainer)
         if trainer.is_global_zero:
-            sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
-            print(cost.table(cost.Cost(config=config.model, **sizes), data.plan.shapes))
+            print(cost_table(module.model, data.plan.shapes))
         trainer.fit(module, datamodule=data)
         with torch.no_grad():
             module.best_model.projection.weight[EOS] = 0

@@ -18,8 +18,8 @@ from dragoman.config import Config, SearchConfig
 from dragoman.data.datamodule import TranslationData
 from dragoman.data.text import Pair, clean_text
 from dragoman.errors import check_choice
-from dragoman.explain.attention_map import attended
 from dragoman.explain.picture import attention_figure
+from dragoman.explain.trace import attended
 from dragoman.languages import Direction
 from dragoman.metrics import LOWER_IS_BETTER, evaluate
 from dragoman.model.transformer import Transformer

@@ -33,7 +33,7 @@ from dragoman.translation.warning import warnings
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dragoman.explain.attention_map import Attended
+    from dragoman.explain.trace import Attended
     from dragoman.model.transformer import Transformer
 
 __all__ = ["Candidate", "Translation", "Translator"]
@@ -118,7 +118,7 @@ class Translator:
 
     def attend(self, line: str, translation: str, *, direction: str | None = None) -> "Attended":
         """Return attention weights of `line` and its `translation`, without splitting."""
-        from dragoman.explain.attention_map import attended
+        from dragoman.explain.trace import attended
 
         tokenizers = self.bundle.src_tokenizer, self.bundle.tgt_tokenizer
         tgt = self.bundle.tgt_tokenizer.encode(clean_text(translation))
