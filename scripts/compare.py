@@ -67,8 +67,8 @@ def show(result: dict[str, Any]) -> None:
     console.print(grid(rows, f"{result['sentences']} sentences"))
     console.print("p: bootstrap / randomization.", *result["signatures"], sep="\n")
     for title, groups in result["groups"].items():
-        texts = {group: {k: f"{v:.0f}" if k == "sentences" else f"{v:.2f}" for k, v in groups[group].items()} for group in groups}
-        console.print(grid([{title: group, **row} for group, row in texts.items()], "chrF"))
+        rows = [{title: group} | {key: f"{each:.4g}" for key, each in row.items()} for group, row in groups.items()]
+        console.print(grid(rows, "chrF"))
     for name, lists in result["won"].items():
         for which, texts in lists.items():
             if rows := [dict(zip(("source", "reference", "1", name), row, strict=True)) for row in texts]:
