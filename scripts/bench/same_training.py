@@ -31,9 +31,8 @@ from dragoman.data.collate import Batch
 from dragoman.model.transformer import Transformer
 from dragoman.special import PAD
 from dragoman.training import fit
-from dragoman.training.module import TranslationModule
+from dragoman.training.module import TranslationModule, learning_rate
 from dragoman.training.progress import ProgressCallback
-from dragoman.training.schedule import learning_rate
 
 EXACT, STEPS = 50, 300  # steps without dropout, and with it
 Losses = list[float]  # nats per target token, with label smoothing, of each step

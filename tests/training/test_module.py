@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from dragoman.config import TrainingConfig
 from dragoman.errors import UserError
 from dragoman.special import PAD
-from dragoman.training.module import TranslationModule
-from dragoman.training.schedule import learning_rate
+from dragoman.training.module import TranslationModule, learning_rate
 
 ADAMW = {"optimizer": "adamw", "lr": 1e-2, "clip_norm": 1.0, "weight_decay": 0.5, "label_smoothing": 0.2}
 # Adam's step does not depend on the size of the gradient; that of SGD does.

@@ -26,10 +26,9 @@ from dragoman.training import checkpoint, recipe, run
 from dragoman.training.checkpoint import CheckpointCallback, CheckpointIO, Stopped, StopSignals
 from dragoman.training.initial import start_from_lexicon
 from dragoman.training.machine import accelerator_for, configure_memory, precision_for
-from dragoman.training.module import TranslationModule
+from dragoman.training.module import OPTIMIZERS, SCHEDULES, TranslationModule
 from dragoman.training.progress import LOGGERS, ProgressCallback, check_loggers, log_settings
 from dragoman.training.results import Results
-from dragoman.training.schedule import OPTIMIZERS, SCHEDULES
 from dragoman.training.validation import ValidationCallback
 from dragoman.translation.export import export_bundle
 

@@ -1,10 +1,11 @@
-"""The LightningModule: training step, optimizer step, validation loss.
+"""The LightningModule: training step, optimizer and its schedule, validation loss.
 
 The loss of an optimizer step is the mean over its target tokens, from all micro-batches and all devices. Lightning
 averages over micro-batches, and DDP over devices: both would give a short batch the weight of a long one. So
 `training_step` returns a sum, and `on_before_optimizer_step` divides the gradients by the number of target tokens.
 
 An optimizer step is skipped if its gradient is not finite. `training.max_skipped` such steps in a row end the run.
+A schedule is a function of the step alone: a resumed run has nothing to restore.
 """
 
 import copy
@@ -16,16 +17,43 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from dragoman.config import TrainingConfig
 from dragoman.data.collate import Batch
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.training.loss import projected_loss
-from dragoman.training.schedule import OPTIMIZERS, learning_rate
+
+# name -> (step from warmup_steps on, warmup_steps, max_steps) -> fraction of the peak
+SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
+    "inverse_sqrt": lambda step, warmup, _: math.sqrt(warmup / step),
+    "cosine": lambda step, first, last: 0.5 * (1 + math.cos(math.pi * min(1, (step - first) / max(1, last - first)))),
+    "constant": lambda step, warmup, _: 1.0,
+}
+
+# name -> (parameter groups with their weight_decay, settings, whether a fused step is wanted) -> optimizer
+OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], TrainingConfig, bool], Optimizer]] = {
+    "adamw": lambda groups, c, fused: torch.optim.AdamW(
+        groups, lr=c.lr, betas=(c.beta1, c.beta2), eps=1e-9, fused=fused
+    ),
+    "sgd": lambda groups, c, fused: torch.optim.SGD(groups, lr=c.lr, momentum=c.beta1, fused=fused),
+    "adafactor": lambda groups, c, _: torch.optim.Adafactor(groups, lr=c.lr),
+}
 
 # Optimizer steps between two reads of the skip counters on a GPU, because each read makes the CPU wait.
 READ_EVERY = 16
+
+
+def learning_rate(kind: str, step: int, *, peak: float, warmup_steps: int, max_steps: float) -> float:
+    """Return the rate of a step (from 1): linear rise to `peak`, then schedule.
+
+    "inverse_sqrt" is Vaswani et al. 2017, section 5.3, written with its peak; "cosine" reaches 0 at `max_steps`; while
+    that is infinite (not planned yet), it stays at its peak.
+    """
+    warmup_steps = max(1, warmup_steps)
+    fraction = SCHEDULES[kind](max(step, warmup_steps), warmup_steps, max_steps)
+    return peak * min(1.0, step / warmup_steps) * fraction
 
 
 class TranslationModule(LightningModule):
@@ -134,10 +162,7 @@ class TranslationModule(LightningModule):
             # The decay is lower in the first steps, so that the random initial weights soon leave the average.
             step = self.trainer.global_step
             decay = min(self.config.ema, (1 + step) / (10 + step))
-            averages: list[Tensor] = list(self.averaged.parameters())
-            weights: list[Tensor] = list(self.model.parameters())
-            with torch.no_grad():
-                torch._foreach_lerp_(averages, weights, 1 - decay)
+            get_ema_multi_avg_fn(decay)(list(self.averaged.parameters()), list(self.model.parameters()), step)
 
     def on_validation_epoch_start(self) -> None:
         self.validation_sums = torch.zeros(2, dtype=torch.float64)
