@@ -28,7 +28,6 @@ from dragoman.training.initial import start_from_lexicon
 from dragoman.training.machine import accelerator_for, configure_memory, precision_for
 from dragoman.training.module import OPTIMIZERS, SCHEDULES, TranslationModule
 from dragoman.training.progress import LOGGERS, ProgressCallback, check_loggers, log_settings
-from dragoman.training.results import Results
 from dragoman.training.validation import ValidationCallback
 from dragoman.translation.export import export_bundle
 
@@ -68,12 +67,11 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         _set_initial_weights(config, data, module, metrics)
     validation = ValidationCallback(data, config, module, progress.report)
     validation.average = metrics.get("average")
-    results = Results(config, run_dir, module, validation, metrics)
+    saver = CheckpointCallback(validation, progress, signals, metrics)
     if saved is None and run.is_first():
-        results.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
-    callbacks = [progress, validation, CheckpointCallback(results, progress, signals)]
+        saver.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
     try:
-        trainer = make_trainer(config, run_dir, callbacks, step)
+        trainer = make_trainer(config, run_dir, [progress, validation, saver], step)
     except ValueError as error:  # torchrun started another number of processes
         c = config.trainer
         raise UserError(f"trainer.nodes={c.nodes}, trainer.devices={c.devices}: {error}") from error
@@ -83,7 +81,7 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
             # The scores before the adaptation, as step 0; the original stays the best model until one is better.
             trainer.validate(module, datamodule=data, verbose=False)
             if trainer.is_global_zero:
-                results.keep(0)
+                saver.keep(0)
         trainer.fit(module, datamodule=data, ckpt_path=saved, weights_only=True)
     except torch.OutOfMemoryError as error:
         raise UserError(
@@ -92,12 +90,12 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         ) from error
     seconds = round(progress.seconds, 1)
     if config.training.average_last:
-        results.try_average(trainer)
+        saver.try_average(trainer)
     if trainer.is_global_zero and validation.best is not None:
-        _finish(trainer, results)
+        _finish(trainer, saver)
         reason = "max_steps" if trainer.global_step == config.trainer.max_steps else "max_time"
         reason = "early stopping" if validation.is_exhausted else reason
-        results.write(step=trainer.global_step, seconds=seconds, finished=reason, limit=config.trainer.max_seconds)
+        saver.write(step=trainer.global_step, seconds=seconds, finished=reason, limit=config.trainer.max_seconds)
 
 
 def _set_initial_weights(
@@ -115,15 +113,15 @@ def _set_initial_weights(
         module.best_model.load_state_dict(weights)
 
 
-def _finish(trainer: Trainer, results: Results) -> None:
+def _finish(trainer: Trainer, saver: CheckpointCallback) -> None:
     """Write the validation curve and the CTranslate2 export; print the result."""
-    validation, folder, init_from = results.validation, results.run_dir / "bundle", results.config.init_from
+    validation, folder, init_from = saver.validation, saver.run_dir / "bundle", saver.config.init_from
     best, history, report = validation.best or {}, validation.history, validation.report
-    log_settings(trainer, results.config, {name: best[name] for name in validation.scores})
+    log_settings(trainer, saver.config, {name: best[name] for name in validation.scores})
     names = [name for name in validation.columns if not name.startswith("exact")] or ["loss"]
     steps = [record["step"] for record in history]
     series = {name: (steps, [record[name] for record in history]) for name in names}
-    files.write(results.run_dir / "curve.png", curve_figure(series, "step", "validation"))
+    files.write(saver.run_dir / "curve.png", curve_figure(series, "step", "validation"))
     if validation.is_exhausted:
         report(f"stopped early: {validation.patience} validations without a better {validation.monitor}")
     if init_from is not None:
@@ -131,7 +129,7 @@ def _finish(trainer: Trainer, results: Results) -> None:
         report(f"from {init_from} to the best model: {changes}")
     report(f"done; the best model is in {folder} (step {best['step']})")
     try:
-        report(export_bundle(folder, [pair.src for pair in results.data.validation[:200]]))
+        report(export_bundle(folder, [pair.src for pair in saver.data.validation[:200]]))
     except Exception as error:  # any error, because the trained model is already saved
         report(f"no CTranslate2 export: {error}")
 

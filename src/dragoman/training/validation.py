@@ -37,8 +37,7 @@ class ValidationCallback(Callback):
     def __init__(
         self, data: TranslationData, config: Config, module: TranslationModule, report: Callable[[str], None]
     ) -> None:
-        self.data = data
-        self.report = report
+        self.data, self.config, self.module, self.report = data, config, module, report
         self.directions = data.directions
         self.metrics, self.n_samples = config.trainer.metrics, config.trainer.samples
         self.monitor, self.patience = config.training.monitor, config.training.patience
