@@ -92,7 +92,7 @@ def test_more_steps_resume_and_log_no_step_twice(runs, metrics_of, capsys):
     small = {"samples": 0, "loggers": ["tensorboard"], "validate_every": 50}
     run = runs.fit("run", trainer=small | {"max_steps": 2}, training={"average_last": 0})
     runs.fit("run", trainer=small | {"max_steps": 4}, training={"average_last": 0})
-    assert "resuming" in capsys.readouterr().out
+    assert "resuming" in capsys.readouterr().err
     assert (metrics_of(run)["step"], metrics_of(run)["finished"]) == (4, "max_steps")
     events = EventAccumulator(str(run / "tensorboard")).Reload().Scalars("train/loss")
     assert [event.step for event in events] == [1, 2, 3, 4]

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save
 from dragoman import bundle, files
 from dragoman.errors import UserError
 from dragoman.training.machine import provenance
-from dragoman.training.progress import ProgressCallback
+from dragoman.training.progress import ProgressCallback, report
 from dragoman.training.run import flatten, gather, is_first
 from dragoman.training.validation import Record, ValidationCallback
 
@@ -138,7 +138,10 @@ class CheckpointCallback(Callback):
         self.saved = time.monotonic()
         self.signals.listen()
         self.signals.deferred = True
-        trainer.should_stop = self.validation.is_exhausted or self.progress.is_late
+        trainer.should_stop = self._is_over(trainer) or self.progress.is_late
+
+    def _is_over(self, trainer: Trainer) -> bool:
+        return trainer.global_step >= self.progress.n_steps or self.validation.is_exhausted
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         last = trainer.global_step >= self.progress.n_steps
@@ -161,7 +164,7 @@ class CheckpointCallback(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if trainer.state.fn == "fit":
             self.validation.history[-1]["seconds"] = round(self.progress.seconds)
-            trainer.should_stop = trainer.should_stop or self.validation.is_exhausted
+            trainer.should_stop = trainer.should_stop or self._is_over(trainer)
             if trainer.is_global_zero:
                 self.keep(trainer.global_step)
             self._save(trainer, trainer.strategy.broadcast(self.signals.signum))
@@ -236,7 +239,7 @@ class CheckpointCallback(Callback):
         mean = bundle.average(load_file(path) for path in snapshots)
         self.module.best_model.load_state_dict(mean, strict=False)  # a tied matrix has one of its names
         if trainer.is_global_zero:
-            validation.report(f"the mean of the last {len(snapshots)} snapshots:")
+            report(f"the mean of the last {len(snapshots)} snapshots:")
         trainer.validate(self.module, datamodule=self.data, verbose=False)
         record = validation.history.pop() | {"snapshots": len(snapshots)}
         # At an earlier end of the run there may have been a better one.

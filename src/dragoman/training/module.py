@@ -24,6 +24,7 @@ from dragoman.data.collate import Batch
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.training.loss import projected_loss
+from dragoman.training.progress import report
 
 # name -> (step from warmup_steps on, warmup_steps, max_steps) -> fraction of the peak
 SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
@@ -59,13 +60,13 @@ def learning_rate(kind: str, step: int, *, peak: float, warmup_steps: int, max_s
 class TranslationModule(LightningModule):
     """A Transformer with its loss and optimizer; `averaged` is its EMA, or None."""
 
-    def __init__(self, model: Transformer, config: TrainingConfig, *, max_steps: float, compile: bool = False) -> None:
+    def __init__(self, model: Transformer, config: TrainingConfig, *, compile: bool = False) -> None:
         super().__init__()
         self.model = model
         self.averaged = copy.deepcopy(model).requires_grad_(False) if config.ema else None
-        self.config, self.max_steps = config, max_steps
+        self.config = config
+        self.max_steps = math.inf  # of the schedule; ProgressCallback sets it
         self.seed = torch.initial_seed()
-        self.report: Callable[[str], None] = print
         # target tokens, and the sums of loss and nll, of the current optimizer step on this device
         self.tokens, self.sums = 0, torch.zeros(2)
         # (loss sum, nll sum, tokens, gradient norm) on the device, and the learning rate, of the last optimizer step
@@ -149,7 +150,7 @@ class TranslationModule(LightningModule):
         if not math.isfinite(last_norm):
             self.skips[2] = 0
             details = f"norm {last_norm}, learning rate {lr:.2e}, {n:.0f} in a row"
-            self.report(f"step {step}: skipped, the gradient is not finite ({details})")
+            report(f"step {step}: skipped, the gradient is not finite ({details})")
         if n >= self.config.max_skipped:
             raise UserError(
                 f"step {step}: no finite gradient in {n:.0f} optimizer steps in a row. Start a new run "

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from rich.console import Console
@@ -28,6 +29,14 @@ log = logging.getLogger(__name__)
 # Seconds between two lines (no terminal) or two updates of the bar. Each one reads the loss, which makes a GPU wait.
 LINE_SECONDS = 30.0
 BAR_SECONDS = 0.5
+CONSOLE = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+
+
+@rank_zero_only
+def report(message: str) -> None:
+    """Print a line above the bar, and write it to train.log; the first process alone."""
+    log.info(message)
+    CONSOLE.print(message)
 
 
 def _mlflow(run_dir: Path, step: int) -> MLFlowLogger:
@@ -120,9 +129,8 @@ class ProgressCallback(Callback):
         self.seconds_before = 0.0  # of training before this resume
         self.pace = 0.0  # seconds per step, set at the first validation; 0 before it and with max_steps
         self.started = time.monotonic()
-        self.console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
         columns = TaskProgressColumn(), BarColumn(20), TextColumn("{task.description}", markup=False)
-        self.bar = Progress(*columns, console=self.console, transient=True, auto_refresh=False)
+        self.bar = Progress(*columns, console=CONSOLE, transient=True, auto_refresh=False)
         self.task = self.bar.add_task("", total=1.0)
         self.rate = 0.0  # target tokens per second, at the last logged step
 
@@ -149,32 +157,20 @@ class ProgressCallback(Callback):
             return self.max_steps
         return max(1, round(self.max_seconds / self.pace)) if self.pace else math.inf
 
-    def report(self, message: str) -> None:
-        """Print a line above the bar, and write it to train.log."""
-        log.info(message)
-        self.console.print(message)
-
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.started = self.shown = time.monotonic()
         self.first_step = trainer.global_step
-        self._end_at(trainer, pl_module)
+        pl_module.max_steps = self.n_steps
         self._begin_window()
-        if trainer.is_global_zero and self.console.is_terminal:
+        if trainer.is_global_zero and CONSOLE.is_terminal:
             self.bar.start()
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if math.isinf(self.n_steps) and trainer.state.fn == "fit" and not self.is_late:
             self.pace = trainer.strategy.broadcast(self.seconds / trainer.global_step)
-            self._end_at(trainer, pl_module)
-            if trainer.is_global_zero:
-                self.report(f"{self.n_steps:,} steps will fit into {self.max_time}; the schedule ends there")
+            pl_module.max_steps = self.n_steps
+            report(f"{self.n_steps:,} steps will fit into {self.max_time}; the schedule ends there")
         self._begin_window()
-
-    def _end_at(self, trainer: Trainer, module: Any) -> None:
-        """Set max_steps of the schedule and, if it is finite, of the trainer."""
-        module.max_steps = self.n_steps
-        if math.isfinite(self.n_steps):
-            trainer.fit_loop.epoch_loop.max_steps = int(self.n_steps)
 
     def _begin_window(self) -> None:
         """Reset the counters, at each logged step and after each validation."""
@@ -190,7 +186,7 @@ class ProgressCallback(Callback):
             self.rate = rate
             self._log(trainer, pl_module.measured)
             self._begin_window()
-        if now - self.shown >= (BAR_SECONDS if self.console.is_terminal else LINE_SECONDS):
+        if now - self.shown >= (BAR_SECONDS if CONSOLE.is_terminal else LINE_SECONDS):
             self.shown = now
             self._show_progress(step, pl_module.measured["loss"], self.rate or rate)
 
@@ -212,13 +208,13 @@ class ProgressCallback(Callback):
         clock = timedelta(seconds=max(0, round(left)))
         of_all = f" of {n_steps}" if math.isfinite(n_steps) else ""
         text = f"step {step}{of_all}  loss {loss:.3f}  {rate:,.0f} tokens/s  {clock} left"
-        if self.console.is_terminal:
+        if CONSOLE.is_terminal:
             self.bar.update(self.task, completed=min(1.0, share), description=text, refresh=True)
         else:
-            self.report(f"{share:.0%}  {text}")
+            report(f"{share:.0%}  {text}")
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        if self.console.is_terminal:
+        if CONSOLE.is_terminal:
             self.bar.stop()
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:

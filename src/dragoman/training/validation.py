@@ -6,7 +6,7 @@ come from several corpora, there is also a score for each corpus, such as bleu_w
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -24,7 +24,7 @@ from dragoman.languages import Direction
 from dragoman.metrics import LOWER_IS_BETTER, evaluate
 from dragoman.model.transformer import Transformer
 from dragoman.training.module import TranslationModule
-from dragoman.training.progress import log_samples, log_scalars
+from dragoman.training.progress import log_samples, log_scalars, report
 from dragoman.training.run import gather
 from dragoman.translation.engine import translate_ids
 
@@ -34,10 +34,8 @@ Record = dict[str, Any]
 class ValidationCallback(Callback):
     """Translate and score at each validation; `history` holds the records."""
 
-    def __init__(
-        self, data: TranslationData, config: Config, module: TranslationModule, report: Callable[[str], None]
-    ) -> None:
-        self.data, self.config, self.module, self.report = data, config, module, report
+    def __init__(self, data: TranslationData, config: Config, module: TranslationModule) -> None:
+        self.data, self.config, self.module = data, config, module
         self.directions = data.directions
         self.metrics, self.n_samples = config.trainer.metrics, config.trainer.samples
         self.monitor, self.patience = config.training.monitor, config.training.patience
@@ -100,7 +98,7 @@ class ValidationCallback(Callback):
         self.history.append(record)
         if not trainer.is_global_zero:
             return
-        self.report(self._summary(record, best))
+        report(self._summary(record, best))
         scalars = {f"validation/{name}": record[name] for name in ("loss", *self.columns)}
         log_scalars(trainer, scalars | {"validation/perplexity": math.exp(min(50.0, record["loss"]))})
         if self.n_samples and trainer.loggers:
