@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from safetensors.torch import load_file, save
@@ -86,9 +87,8 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.signum, self.deferred = 0, False
-        before = {signum: signal.getsignal(signum) for signum in SIGNALS}
         # An ignored signal stays ignored, e.g. SIGHUP under nohup.
-        self.before = {signum: handler for signum, handler in before.items() if handler != signal.SIG_IGN}
+        self.before = {s: signal.getsignal(s) for s in SIGNALS if signal.getsignal(s) != signal.SIG_IGN}
 
     def listen(self) -> "StopSignals":
         """Install the handler; called again after Lightning has installed its own."""
@@ -165,8 +165,7 @@ class CheckpointCallback(Callback):
         if trainer.state.fn == "fit":
             self.validation.history[-1]["seconds"] = round(self.progress.seconds)
             trainer.should_stop = trainer.should_stop or self._is_over(trainer)
-            if trainer.is_global_zero:
-                self.keep(trainer.global_step)
+            self.keep(trainer.global_step)
             self._save(trainer, trainer.strategy.broadcast(self.signals.signum))
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -176,11 +175,11 @@ class CheckpointCallback(Callback):
         """Save a checkpoint; raise Stopped if there was a signal."""
         trainer.save_checkpoint(self.path)
         self.saved = time.monotonic()
-        if trainer.is_global_zero:
-            self.write(step=trainer.global_step, seconds=round(self.progress.seconds, 1))
+        self.write(step=trainer.global_step, seconds=round(self.progress.seconds, 1))
         if signum:
             raise Stopped(signum, self.path)
 
+    @rank_zero_only
     def write(self, **news: Any) -> None:
         """Write metrics.json: what the next start and people read."""
         self.metrics |= news | {
@@ -193,6 +192,7 @@ class CheckpointCallback(Callback):
         content = json.dumps(self.metrics, ensure_ascii=False, indent=2) + "\n"
         files.write(self.run_dir / "metrics.json", content.encode())
 
+    @rank_zero_only
     def keep(self, step: int) -> None:
         """Save a snapshot, and the bundle if no validation was better."""
         self.snapshots.mkdir(exist_ok=True)
@@ -205,6 +205,7 @@ class CheckpointCallback(Callback):
         if self.validation.is_best:
             self.save_bundle(self.validation.history[-1])
 
+    @rank_zero_only
     def save_bundle(self, record: Record) -> None:
         """Write the validated weights, which scored `record`, as the run's bundle.
 
@@ -238,12 +239,11 @@ class CheckpointCallback(Callback):
         snapshots = sorted(self.snapshots.glob("*.safetensors"))[-n:]
         mean = bundle.average(load_file(path) for path in snapshots)
         self.module.best_model.load_state_dict(mean, strict=False)  # a tied matrix has one of its names
-        if trainer.is_global_zero:
-            report(f"the mean of the last {len(snapshots)} snapshots:")
+        report(f"the mean of the last {len(snapshots)} snapshots:")
         trainer.validate(self.module, datamodule=self.data, verbose=False)
         record = validation.history.pop() | {"snapshots": len(snapshots)}
         # At an earlier end of the run there may have been a better one.
         if validation.is_best or validation.average is None:
             validation.average = record
-        if validation.is_best and trainer.is_global_zero:
+        if validation.is_best:
             self.save_bundle(record)

@@ -8,6 +8,7 @@ import dataclasses
 import math
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from dragoman import files
 from dragoman.config import Config, SearchConfig, TrainerConfig
 from dragoman.data.datamodule import TranslationData
-from dragoman.errors import UserError, check_choice, choose
+from dragoman.errors import UserError, choose
 from dragoman.explain import cost
 from dragoman.explain.picture import curve_figure
 from dragoman.metrics import METRICS
@@ -30,7 +31,7 @@ from dragoman.training.checkpoint import CheckpointCallback, CheckpointIO, Stopp
 from dragoman.training.initial import adapted, set_initial_weights
 from dragoman.training.machine import accelerator_for, configure_memory, peak_memory, precision_for
 from dragoman.training.module import OPTIMIZERS, SCHEDULES, TranslationModule
-from dragoman.training.progress import CONSOLE, LOGGERS, ProgressCallback, check_loggers, log_settings, report
+from dragoman.training.progress import CONSOLE, LOGGERS, ProgressCallback, log_settings, report
 from dragoman.training.validation import ValidationCallback
 from dragoman.translation.export import export_bundle
 
@@ -70,7 +71,7 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
     progress, validation = ProgressCallback(config.trainer), ValidationCallback(data, config, module)
     validation.average = metrics.get("average")
     saver = CheckpointCallback(validation, progress, signals, metrics)
-    if saved is None and run.is_first():
+    if saved is None:
         saver.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
     trainer = make_trainer(config, run_dir, [progress, validation, saver], step)
     announce(f"resuming {run_dir} at step {step}" if saved else f"training {run_dir}", data, module, trainer)
@@ -78,8 +79,7 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         if saved is None and config.init_from is not None:
             # The scores before the adaptation, as step 0; the original stays the best model until one is better.
             trainer.validate(module, datamodule=data, verbose=False)
-            if trainer.is_global_zero:
-                saver.keep(0)
+            saver.keep(0)
         trainer.fit(module, datamodule=data, ckpt_path=saved, weights_only=True)
     except torch.OutOfMemoryError as error:
         raise UserError(
@@ -123,13 +123,14 @@ def resolve(config: Config) -> Config:
     choose("training.schedule", config.training.schedule, SCHEDULES)
     choose("training.optimizer", config.training.optimizer, OPTIMIZERS)
     choose("search.kind", config.search.kind, SEARCHES)
-    check_loggers(config.trainer.loggers)
+    for name in config.trainer.loggers:
+        choose("trainer.loggers", name, LOGGERS)
+        if name in ("wandb", "mlflow") and find_spec(name) is None:
+            raise UserError(f"trainer.loggers={name}: not installed. Run `pip install {name}`")
     for name in config.trainer.metrics:
         metric = choose("trainer.metrics", name, METRICS)
         for direction in config.data.every_direction:
             metric(direction.tgt)  # raises UserError without the tokenizer of its language
-    scores, monitor = ["loss", *config.trainer.metrics, "exact"], config.training.monitor
-    check_choice("training.monitor", next(filter(monitor.startswith, scores), monitor), scores)
     sizes: dict[str, Any] = {k: v for k, v in recipe.size("small").items() if getattr(config.model, k) is None}
     with torch.device("meta"):
         model = Transformer(dataclasses.replace(config.model, **sizes), src_vocab_size=8, tgt_vocab_size=8)

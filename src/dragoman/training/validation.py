@@ -21,7 +21,7 @@ from dragoman.errors import check_choice
 from dragoman.explain.attention_map import attended
 from dragoman.explain.picture import attention_figure
 from dragoman.languages import Direction
-from dragoman.metrics import LOWER_IS_BETTER, evaluate
+from dragoman.metrics import LOWER_IS_BETTER, Score, evaluate
 from dragoman.model.transformer import Transformer
 from dragoman.training.module import TranslationModule
 from dragoman.training.progress import log_samples, log_scalars, report
@@ -93,12 +93,11 @@ class ValidationCallback(Callback):
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         self.hypotheses = self._translate(trainer, pl_module.best_model)
         record = {"step": trainer.global_step, "loss": pl_module.validation_loss(), **self._score()}
-        best = self.best
-        self.is_best = best is None or self._rank(record) > self._rank(best)
         self.history.append(record)
+        self.is_best = self.best is record
         if not trainer.is_global_zero:
             return
-        report(self._summary(record, best))
+        report(self._summary(record))
         scalars = {f"validation/{name}": record[name] for name in ("loss", *self.columns)}
         log_scalars(trainer, scalars | {"validation/perplexity": math.exp(min(50.0, record["loss"]))})
         if self.n_samples and trainer.loggers:
@@ -116,32 +115,31 @@ class ValidationCallback(Callback):
         return [shares[i % n][i // n] for i in range(len(self.sources))]
 
     def _score(self) -> Record:
+        """Return the scores of all groups, each the mean of its directions."""
         record: Record = {"signatures": {}}
         for suffix, parts in self.groups.items():
-            values: dict[str, list[float]] = {name: [] for name in self.scores}
-            signatures: dict[str, list[str]] = {name: [] for name in self.metrics}
+            results = []
             for direction, rows in parts:
                 texts, references = [self.hypotheses[i] for i in rows], [self.references[i] for i in rows]
                 scores = evaluate(hypotheses=texts, references=references, tgt=direction.tgt, metrics=self.metrics)
-                for name, score in scores.items():
-                    values[name].append(round(score.score, 3))
-                    signatures[name].append(score.signature)
                 n_exact = sum(text in known for text, known in zip(texts, references, strict=True))
-                values["exact"].append(round(100 * n_exact / len(rows), 2))
-            record |= {name + suffix: round(fmean(values[name]), 3) for name in self.scores}
+                scores["exact"] = Score(name="exact", score=100 * n_exact / len(rows), signature="")
+                results.append(scores)
+            for name in self.scores:
+                record[name + suffix] = round(fmean(result[name].score for result in results), 3)
             for name in self.metrics:
-                record["signatures"][name + suffix] = " and ".join(dict.fromkeys(signatures[name]))
+                signatures = dict.fromkeys(result[name].signature for result in results)
+                record["signatures"][name + suffix] = " and ".join(signatures)
         return record
 
-    def _summary(self, record: Record, best: Record | None) -> str:
+    def _summary(self, record: Record) -> str:
         """Return one line with all scores, and whether the model is kept."""
         line = f"step {record['step']}: validation loss {record['loss']:.3f}"
         for name in self.scores:
             parts = [f"{suffix[1:]} {record[name + suffix]:.2f}" for suffix in self.groups if suffix]
             line += f"  {name} {record[name]:.2f}" + (f" ({', '.join(parts)})" if parts else "")
-        if best is None:
-            return f"{line}  (first: kept)"
-        if self.is_best:
+        best = self.best or record
+        if best is record:
             return f"{line}  (best so far by {self.monitor}: kept)"
         return f"{line}  (not kept: {self.monitor} was {best[self.monitor]:.2f} at step {best['step']})"
 
