@@ -82,10 +82,8 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
             saver.keep(0)
         trainer.fit(module, datamodule=data, ckpt_path=saved, weights_only=True)
     except torch.OutOfMemoryError as error:
-        raise UserError(
-            f"data.max_tokens={config.data.max_tokens}: no memory for a batch of this size ({error}). Lower "
-            "data.max_tokens or use a smaller model"
-        ) from error
+        size = config.data.max_tokens
+        raise UserError(f"data.max_tokens={size}: no memory for a batch of this size ({error}). Lower it") from error
     seconds = round(progress.seconds, 1)
     if config.training.average_last:
         saver.try_average(trainer)
@@ -134,13 +132,9 @@ def resolve(config: Config) -> Config:
     sizes: dict[str, Any] = {k: v for k, v in recipe.size("small").items() if getattr(config.model, k) is None}
     with torch.device("meta"):
         model = Transformer(dataclasses.replace(config.model, **sizes), src_vocab_size=8, tgt_vocab_size=8)
-    limit = model.max_positions
-    if limit is not None and config.data.longest > limit:
-        raise UserError(
-            f"model.position.length={limit}: too few {config.model.position.kind} positions (found "
-            f"data.max_length={config.data.max_length}, which needs {config.data.longest} with special tokens). "
-            "Raise model.position.length or lower data.max_length"
-        )
+    if model.max_positions is not None and config.data.longest > model.max_positions:
+        found = f"data.max_length={config.data.max_length}, which needs {config.data.longest} with special tokens"
+        raise UserError(f"model.position.length={model.max_positions}: too few (found {found}). Raise it")
     accelerator = accelerator_for(config.trainer.accelerator, config.trainer.devices)
     precision = precision_for(config.trainer.precision, accelerator)
     trainer = dataclasses.replace(config.trainer, accelerator=accelerator, precision=precision)
@@ -156,15 +150,10 @@ def prepare(
     """
     seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
-    config, metrics["recipe"], lines = recipe.complete(config, data, metrics.get("recipe", {}))
+    config = recipe.complete(config, data, metrics.setdefault("recipe", {}))
     data.config = config.data
-    for line in lines if run.is_first() else []:
-        print(line)
     if not len(data.val_dataloader()):
-        raise UserError(
-            "data: no validation pairs to select the best model. Add a corpus with a validation split, or set "
-            "data.validation_size"
-        )
+        raise UserError("data: no validation pairs. Add a corpus with a validation split or set data.validation_size")
     sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
     model = Transformer(config.model, **sizes)
     return config, data, TranslationModule(model, config.training, compile=config.trainer.compile)

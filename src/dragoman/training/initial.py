@@ -26,10 +26,8 @@ def adapted(config: Config) -> Config:
     info = huggingface.load(Path(config.init_from))
     if info.directions != config.data.every_direction:
         theirs, ours = (" and ".join(map(str, each)) for each in (info.directions, config.data.every_direction))
-        raise UserError(
-            f"init_from={config.init_from}: translates {theirs}, but data has {ours}. Change data.src and data.tgt, or "
-            "data.directions"
-        )
+        hint = "Change data.src and data.tgt, or data.directions"
+        raise UserError(f"init_from={config.init_from}: translates {theirs}, but data has {ours}. {hint}")
     if config.data.tokenizer.models:
         raise UserError(f"init_from={config.init_from}: has a vocabulary of its own. Leave data.tokenizer.models out")
     models = list(dict.fromkeys(str(each.path) for each in (info.src_tokenizer, info.tgt_tokenizer)))

@@ -152,10 +152,8 @@ class TranslationModule(LightningModule):
             details = f"norm {last_norm}, learning rate {lr:.2e}, {n:.0f} in a row"
             report(f"step {step}: skipped, the gradient is not finite ({details})")
         if n >= self.config.max_skipped:
-            raise UserError(
-                f"step {step}: no finite gradient in {n:.0f} optimizer steps in a row. Start a new run "
-                "(name=...) with a lower training.lr or a larger training.warmup_steps"
-            )
+            hint = "Start a new run (name=...) with a lower training.lr or a larger training.warmup_steps"
+            raise UserError(f"step {step}: no finite gradient in {n:.0f} optimizer steps in a row. {hint}")
 
     def optimizer_step(self, *args: object, **kwargs: object) -> None:
         super().optimizer_step(*args, **kwargs)  # type: ignore[arg-type]

@@ -74,8 +74,8 @@ def log_scalars(trainer: Trainer, scalars: dict[str, float]) -> None:
 
 def log_settings(trainer: Trainer, config: Config, scores: dict[str, float]) -> None:
     """Log the settings that are fixed for a run, because MLflow lets none change."""
-    settings = run.flatten(dataclasses.asdict(config))
-    fixed = {name: value for name, value in settings.items() if name not in run.MAY_CHANGE}
+    settings = run.flatten(dataclasses.asdict(config)).items()
+    fixed = {name: value for name, value in settings if name not in run.MAY_CHANGE}
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):  # it shows settings only beside metrics
             logger.log_hyperparams(fixed, {f"hp/{name}": score for name, score in scores.items()})
