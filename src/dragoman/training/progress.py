@@ -147,7 +147,7 @@ class ProgressCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.started = self.shown = self.since = time.monotonic()
-        self.first_step, self.tokens = trainer.global_step, 0
+        self.tokens = 0
         pl_module.max_steps = self.n_steps
         if trainer.is_global_zero and CONSOLE.is_terminal:
             self.bar.start()
@@ -182,8 +182,8 @@ class ProgressCallback(Callback):
 
     def _show_progress(self, step: int, loss: float, rate: float) -> None:
         n_steps, limit = self.n_steps, math.inf if self.pace else self.max_seconds
-        pace = (time.monotonic() - self.started) / max(1, step - self.first_step)  # validations included
-        left = min((n_steps - step) * pace, limit - self.seconds)
+        # validations included
+        left = min((n_steps - step) * self.seconds / step, limit - self.seconds)
         share = max(step / n_steps, self.seconds / limit)
         clock = timedelta(seconds=max(0, round(left)))
         of_all = f" of {n_steps}" if math.isfinite(n_steps) else ""

@@ -20,7 +20,6 @@ from dragoman.data.text import Pair, clean_text
 from dragoman.errors import check_choice
 from dragoman.explain.attention_map import attended
 from dragoman.explain.picture import attention_figure
-from dragoman.languages import Direction
 from dragoman.metrics import LOWER_IS_BETTER, Score, evaluate
 from dragoman.model.transformer import Transformer
 from dragoman.training.module import TranslationModule
@@ -44,7 +43,7 @@ class ValidationCallback(Callback):
         pairs = select_pairs(data.validation, config.trainer.validation_pairs)
         self.pairs = [p for pair in pairs for p in (pair, pair.swapped())[:n]]
         self.references = [pair.references or (pair.tgt,) for pair in self.pairs]
-        self.groups = _groups([pair.corpus for pair in self.pairs], self.directions)
+        self.groups = self._groups([pair.corpus for pair in self.pairs])
         self.scores = [*self.metrics, "exact"]
         self.columns = [name + suffix for suffix in self.groups for name in self.scores]
         check_choice("training.monitor", self.monitor, ["loss", *self.columns])
@@ -58,6 +57,15 @@ class ValidationCallback(Callback):
         self.hypotheses: list[str] = []  # of the last validation
         self.average: Record | None = None  # the record of the averaged snapshots (average_last)
         self.is_best = False
+
+    def _groups(self, corpora: list[str]) -> dict[str, Sequence[int]]:
+        """Return suffix of the scores, "" or "_NAME" of a corpus or direction -> its rows."""
+        groups: dict[str, Sequence[int]] = {"": range(len(corpora))}
+        if len(names := sorted(set(corpora))) > 1:
+            groups |= {f"_{name}": [i for i, corpus in enumerate(corpora) if corpus == name] for name in names}
+        if (n := len(self.directions)) > 1:
+            groups |= {f"_{to}": range(i, len(corpora), n) for i, to in enumerate(self.directions)}
+        return groups
 
     def state_dict(self) -> dict[str, Any]:
         return {"history": self.history}
@@ -117,13 +125,16 @@ class ValidationCallback(Callback):
     def _score(self) -> Record:
         """Return the scores of all groups, each the mean of its directions."""
         record: Record = {"signatures": {}}
-        for suffix, parts in self.groups.items():
+        for suffix, rows in self.groups.items():
             results = []
-            for direction, rows in parts:
-                texts, references = [self.hypotheses[i] for i in rows], [self.references[i] for i in rows]
+            for k, direction in enumerate(self.directions):
+                part = [i for i in rows if i % len(self.directions) == k]
+                if not part:
+                    continue
+                texts, references = [self.hypotheses[i] for i in part], [self.references[i] for i in part]
                 scores = evaluate(hypotheses=texts, references=references, tgt=direction.tgt, metrics=self.metrics)
                 n_exact = sum(text in known for text, known in zip(texts, references, strict=True))
-                scores["exact"] = Score(name="exact", score=100 * n_exact / len(rows), signature="")
+                scores["exact"] = Score(name="exact", score=100 * n_exact / len(part), signature="")
                 results.append(scores)
             for name in self.scores:
                 record[name + suffix] = round(fmean(result[name].score for result in results), 3)
@@ -154,21 +165,6 @@ class ValidationCallback(Callback):
                 weights, pieces, title = result.maps["cross"][-1], result.pieces, f"step {trainer.global_step}"
                 pictures[f"attention/{i + 1}"] = attention_figure(weights, pieces["tgt_out"], pieces["src"], title)
         log_samples(trainer, table, pictures)
-
-
-def _groups(corpora: list[str], directions: list[Direction]) -> dict[str, list[tuple[Direction, list[int]]]]:
-    """Return suffix of the scores -> rows that they are computed from, by direction.
-
-    The suffix is "" or "_NAME" of a corpus or direction. As metrics depend on the language, each is scored alone.
-    """
-    n, names = len(directions), sorted(set(corpora))
-    every = [(direction, list(range(i, len(corpora), n))) for i, direction in enumerate(directions)]
-    groups = {"": every}
-    for name in names if len(names) > 1 else ():
-        groups[f"_{name}"] = [(to, [i for i in rows if corpora[i] == name]) for to, rows in every]
-    for part in every if n > 1 else ():
-        groups[f"_{part[0]}"] = [part]
-    return groups
 
 
 def select_pairs(pairs: Sequence[Pair], n: int) -> list[Pair]:
