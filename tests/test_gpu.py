@@ -11,8 +11,7 @@ from dragoman.config import Config, ModelConfig, SearchConfig, TrainingConfig
 from dragoman.data.collate import collate
 from dragoman.model.transformer import Transformer
 from dragoman.training.fit import fit, preflight
-from dragoman.training.loss import projected_loss
-from dragoman.training.module import TranslationModule
+from dragoman.training.module import TranslationModule, projected_loss
 from dragoman.translation.engine import translate_ids
 
 pytestmark = [
