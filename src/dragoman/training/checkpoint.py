@@ -129,10 +129,9 @@ class CheckpointCallback(Callback):
         # This is the first hook after the processes are connected.
         ours = flatten(asdict(self.config))
         for rank, theirs in enumerate(gather(trainer, ours)):
-            for key, value in ours.items():
-                if theirs[key] != value:
-                    found = f"process {trainer.global_rank} has {value}, process {rank} has {theirs[key]}"
-                    raise UserError(f"{key}: {found}. Start all with the same command")
+            for key in (key for key in ours if theirs[key] != ours[key]):
+                found = f"process {trainer.global_rank} has {ours[key]}, process {rank} has {theirs[key]}"
+                raise UserError(f"{key}: {found}. Start all with the same command")
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.saved = time.monotonic()
