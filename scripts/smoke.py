@@ -34,8 +34,8 @@ def main() -> None:
         check(code == 128 + signal.SIGTERM, "SIGTERM ends training with the exit code 143", f"{code}:\n{out}")
         check(not stopped.get("finished") and (run / "bundle").is_dir(), "it is unfinished and has a bundle", stopped)
         out, step = output_of(*train), stopped["step"]
-        metrics = metrics_of(run)
-        check(f"step {step}" in out and metrics["step"] > step, f"training resumes at step {step}", out)
+        metrics, log = metrics_of(run), (run / "train.log").read_text(encoding="utf-8")
+        check(f"at step {step}:" in log and metrics["step"] > step, f"training resumes at step {step}", out)
         check(metrics["finished"] == "max_steps", f"it ends at step {metrics['step']}", metrics["finished"])
         losses = [record["loss"] for record in metrics["validations"]]
         check(len(losses) > 1 and losses[-1] < 0.9 * losses[0], "the validation loss falls", losses)

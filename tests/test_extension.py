@@ -16,7 +16,7 @@ from dragoman.model import attention, layers, position
 from dragoman.search import search
 from dragoman.search.greedy import Greedy
 from dragoman.training import fit as training
-from dragoman.training import progress, schedule
+from dragoman.training import module, progress
 
 PAIRS = [(f"{a} {b} {c}", f"{c} {b} {a}") for a in "abcd" for b in "efgh" for c in "ijkl"]
 
@@ -87,8 +87,8 @@ KINDS: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
     "position": (position.POSITIONS, ToyPosition, ["model.position.kind=toy"]),
     "score": (attention.SCORES, ToyScore, ["model.score=toy"]),
     "norm": (layers.NORMALIZATIONS, ToyNorm, ["model.normalization=toy"]),
-    "schedule": (schedule.SCHEDULES, lambda step, warmup, last: 0.5, ["training.schedule=toy"]),
-    "optimizer": (schedule.OPTIMIZERS, lambda groups, c, fused: ToyOptimizer(groups, c.lr), ["training.optimizer=toy"]),
+    "schedule": (module.SCHEDULES, lambda step, warmup, last: 0.5, ["training.schedule=toy"]),
+    "optimizer": (module.OPTIMIZERS, lambda groups, c, fused: ToyOptimizer(groups, c.lr), ["training.optimizer=toy"]),
     "metric": (metrics.METRICS, lambda tgt: ToyMetric(), ["trainer.metrics=[toy]", "training.monitor=toy"]),
     "format": (readers.READERS, read_toy, []),
     "search": (search.SEARCHES, ToySearch, ["search.kind=toy"]),

@@ -10,10 +10,8 @@ from dragoman.compose import compose
 from dragoman.config import Config, ModelConfig, SearchConfig, TrainingConfig
 from dragoman.data.collate import collate
 from dragoman.model.transformer import Transformer
-from dragoman.training.fit import fit
-from dragoman.training.loss import projected_loss
-from dragoman.training.module import TranslationModule
-from dragoman.training.preflight import preflight
+from dragoman.training.fit import fit, preflight
+from dragoman.training.module import TranslationModule, projected_loss
 from dragoman.translation.engine import translate_ids
 
 pytestmark = [
@@ -90,7 +88,7 @@ class NoSync(Callback):
 
 
 def test_a_training_step_never_waits_for_the_gpu():
-    module = TranslationModule(model_of("cpu"), TrainingConfig(ema=0.9), max_steps=4)
+    module = TranslationModule(model_of("cpu"), TrainingConfig(ema=0.9))
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(
         accelerator="gpu", devices=1, precision="bf16-mixed", max_steps=4, callbacks=[NoSync()],

@@ -31,7 +31,7 @@ from dragoman.model.attention import Attention, _with_causal
 from dragoman.model.layers import Residual
 from dragoman.model.transformer import Transformer
 from dragoman.special import EOS, PAD
-from dragoman.training.schedule import learning_rate
+from dragoman.training.module import learning_rate
 from dragoman.translation.engine import translate_ids
 
 ROOT, FOLDER = Path(__file__).parents[2], RESULTS / "broken"

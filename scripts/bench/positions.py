@@ -22,7 +22,7 @@ from dragoman.data.collate import collate
 from dragoman.explain.picture import curve_figure
 from dragoman.model.transformer import Transformer
 from dragoman.special import EOS
-from dragoman.training.schedule import learning_rate
+from dragoman.training.module import learning_rate
 from dragoman.translation.engine import translate_ids
 
 SYMBOLS = range(EOS + 1, EOS + 31)  # thirty ids, after the special ones

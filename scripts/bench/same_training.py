@@ -30,8 +30,8 @@ from dragoman.config import Config
 from dragoman.model.transformer import Transformer
 from dragoman.special import PAD
 from dragoman.training import fit
+from dragoman.training.module import learning_rate
 from dragoman.training.progress import ProgressCallback
-from dragoman.training.schedule import learning_rate
 
 EXACT, STEPS = 50, 300  # steps without dropout, and with it
 Losses = list[float]  # nats per target token, with label smoothing, of each step
@@ -84,8 +84,8 @@ def with_plain_torch(config: Config, steps: int, *, masks: int | None = None) ->
     """Train with the plain loop; `masks` is another seed for dropout alone."""
     c = config.training
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        config, data = fit.prepare_data(config, Path(folder), {})
-        model = PlainTransformer(fit.make_module(config, data, ProgressCallback(config.trainer)).model)
+        config, data, module = fit.prepare(config, Path(folder), {})
+        model = PlainTransformer(module.model)
         if masks is not None:
             torch.manual_seed(masks)
         rate = partial(learning_rate, c.schedule, peak=c.lr, warmup_steps=c.warmup_steps, max_steps=NEVER)

@@ -169,9 +169,9 @@ class ModelConfig(Section, prefix="model."):
 class TrainingConfig(Section, prefix="training."):
     """Optimisation. Steps are optimizer steps."""
 
-    optimizer: str = "adamw"  # training/schedule.py: OPTIMIZERS
+    optimizer: str = "adamw"  # training/module.py: OPTIMIZERS
     lr: AutoFloat = number(1e-3, 0)  # the peak
-    schedule: str = "inverse_sqrt"  # training/schedule.py: SCHEDULES
+    schedule: str = "inverse_sqrt"  # training/module.py: SCHEDULES
     warmup_steps: AutoInt = number(1000, 0)
     label_smoothing: float = number(0.1, 0, 0.999)
     weight_decay: AutoFloat = number(1e-4, 0)

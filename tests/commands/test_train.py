@@ -23,9 +23,8 @@ class Stopped(BaseException):
 
 
 def replace(monkeypatch: pytest.MonkeyPatch, fit: Any, preflight: Any = None) -> None:
-    module = SimpleNamespace(fit=fit, Stopped=Stopped)
+    module = SimpleNamespace(fit=fit, Stopped=Stopped, preflight=preflight)
     monkeypatch.setitem(sys.modules, "dragoman.training.fit", module)
-    monkeypatch.setitem(sys.modules, "dragoman.training.preflight", SimpleNamespace(preflight=preflight))
 
 
 @pytest.fixture

@@ -6,15 +6,14 @@ import numpy as np
 import torch
 
 from dragoman.data.lexicon import lexicon
-from dragoman.training.fit import make_module, prepare_data
+from dragoman.training.fit import prepare
 from dragoman.training.initial import start_from_lexicon
-from dragoman.training.progress import ProgressCallback
 
 
 def test_source_pieces_start_between_their_translations(runs):
     config = runs.config("run")
-    config, data = prepare_data(config, runs.folder / "run", {})
-    model = make_module(config, data, ProgressCallback(config.trainer)).model
+    config, data, module = prepare(config, runs.folder / "run", {})
+    model = module.model
     targets = model.tgt_embedding.table.weight.detach().clone()
     size = len(data.src_tokenizer)
     src, tgt, weights = lexicon(data.train_ids, src_size=size, tgt_size=size, joint=True)
@@ -30,8 +29,8 @@ def test_source_pieces_start_between_their_translations(runs):
 
 def test_cross_attention_starts_by_returning_what_it_attends_to(runs):
     config = runs.config("run", model={"dropout": 0.0})
-    config, data = prepare_data(config, runs.folder / "run", {})
-    model = make_module(config, data, ProgressCallback(config.trainer)).model
+    config, data, module = prepare(config, runs.folder / "run", {})
+    model = module.model
     start_from_lexicon(model, data)
     first, second = torch.randn(2, 1, 1, config.model.d_model)
     attend = partial(model.decoder[0].cross_attention, torch.randn(1, 3, config.model.d_model))

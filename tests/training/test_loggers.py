@@ -3,14 +3,14 @@
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.training import progress
+from dragoman.training import fit
 
 WATCHED = {"samples": 2, "validation_pairs": 2, "validate_every": 2, "max_steps": 2}
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_missing_logger_names_its_command(runs, monkeypatch, name):
-    monkeypatch.setattr(progress, "find_spec", lambda _: None)
+    monkeypatch.setattr(fit, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=rf"trainer\.loggers={name}: not installed\. Run `pip install {name}`"):
         runs.fit("run", trainer={"loggers": ["csv", name]})
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dragoman.training.loss import projected_loss
+from dragoman.training.module import projected_loss
 
 
 @pytest.mark.parametrize(("n", "smoothing"), [(1, 0.1), (1025, 0.1), (9, 0.0)])

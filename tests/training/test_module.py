@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from dragoman.config import TrainingConfig
 from dragoman.errors import UserError
 from dragoman.special import PAD
-from dragoman.training.module import TranslationModule
-from dragoman.training.schedule import learning_rate
+from dragoman.training.module import TranslationModule, learning_rate
 
 ADAMW = {"optimizer": "adamw", "lr": 1e-2, "clip_norm": 1.0, "weight_decay": 0.5, "label_smoothing": 0.2}
 # Adam's step does not depend on the size of the gradient; that of SGD does.
@@ -74,7 +73,8 @@ def test_training_equals_plain_torch(settings, make_model, batches_of, train_mod
     sizes = (3, 8, 5, 2, 6, 4)[: STEPS * config.accumulate]
     model, batches, losses = make_model(), batches_of(*sizes), []
     expected = copy.deepcopy(model)
-    module = TranslationModule(model, config, max_steps=STEPS)
+    module = TranslationModule(model, config)
+    module.max_steps = STEPS
     note = on_step(lambda: losses.append(module.measured.get("loss")))
     train_module(module, batches, callbacks=[note])
     plain = plain_training(expected, batches, config, STEPS)
@@ -89,7 +89,7 @@ def test_only_matrices_but_embeddings_are_decayed(make_model, batches_of, train_
     model = make_model()
     config = TrainingConfig(lr=1e-3, schedule="constant", warmup_steps=0, weight_decay=100.0)
     before = copy.deepcopy(model)
-    train_module(TranslationModule(model, config, max_steps=1), batches_of(4))
+    train_module(TranslationModule(model, config), batches_of(4))
     for (name, p), old in zip(model.named_parameters(), before.parameters(), strict=True):
         shrunk = p.dim() == 2 and "embedding" not in name
         # AdamW's own first step is at most lr
@@ -99,7 +99,7 @@ def test_only_matrices_but_embeddings_are_decayed(make_model, batches_of, train_
 def test_the_average_moves_towards_the_weights(make_model, batches_of, train_module):
     """Step s, the first being 0, keeps min(ema, (1 + s) / (10 + s)) of the average."""
     model, history = make_model(), []
-    module = TranslationModule(model, TrainingConfig(lr=0.1, warmup_steps=0, ema=0.5), max_steps=12)
+    module = TranslationModule(model, TrainingConfig(lr=0.1, warmup_steps=0, ema=0.5))
     keep = lambda *_: history.append([p.detach().clone() for p in model.parameters()])  # noqa: E731
     train_module(module, batches_of(*[2] * 12), callbacks=[on_step(keep)])
     average = list(make_model().parameters())
@@ -120,7 +120,7 @@ def on_step(do):
 
 
 def test_validation_loss_is_unsmoothed_and_of_the_average(make_model, batches_of, make_data):
-    module = TranslationModule(make_model(dropout=0.5), TrainingConfig(ema=0.9, label_smoothing=0.3), max_steps=1)
+    module = TranslationModule(make_model(dropout=0.5), TrainingConfig(ema=0.9, label_smoothing=0.3))
     with torch.no_grad():
         for p in module.model.parameters():
             p.zero_()
@@ -139,7 +139,7 @@ def test_dropout_depends_on_seed_batch_and_rank_alone(make_model, batches_of, tr
     def losses_of(seed):
         model, losses = make_model(dropout=0.5), []
         torch.manual_seed(seed)
-        module = TranslationModule(model, TrainingConfig(lr=0.0), max_steps=3)
+        module = TranslationModule(model, TrainingConfig(lr=0.0))
         note = on_step(lambda: losses.append(module.measured["loss"]))
         train_module(module, batches_of(4) * 3, callbacks=[note, on_step(lambda: torch.rand(seed))])
         return losses
@@ -160,10 +160,10 @@ def spoil(module, bad_steps):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor"])
-def test_a_step_without_finite_gradient_changes_nothing(optimizer, make_model, batches_of, train_module):
-    module = TranslationModule(make_model(), TrainingConfig(optimizer=optimizer, warmup_steps=0), max_steps=4)
+def test_a_step_without_finite_gradient_changes_nothing(optimizer, make_model, batches_of, train_module, monkeypatch):
+    module = TranslationModule(make_model(), TrainingConfig(optimizer=optimizer, warmup_steps=0))
     messages, weights = [], [next(module.model.parameters()).detach().clone()]
-    module.report = messages.append
+    monkeypatch.setattr("dragoman.training.module.report", messages.append)
     spoil(module, {2, 4})
     keep = lambda: weights.append(next(module.model.parameters()).detach().clone())  # noqa: E731
     train_module(module, batches_of(2, 3, 4, 5), callbacks=[on_step(keep)])
@@ -175,7 +175,7 @@ def test_a_step_without_finite_gradient_changes_nothing(optimizer, make_model, b
 
 
 def test_too_many_skipped_steps_end_the_run(make_model, batches_of, train_module):
-    module = TranslationModule(make_model(), TrainingConfig(max_skipped=2), max_steps=9)
+    module = TranslationModule(make_model(), TrainingConfig(max_skipped=2))
     spoil(module, {1, 3, 4})
     with pytest.raises(UserError, match=r"step 4: no finite gradient in 2 optimizer steps in a row.*training\.lr"):
         train_module(module, batches_of(2, 3, 4, 5, 6))

@@ -11,10 +11,9 @@ def run_steps(callback, monkeypatch, *, terminal):
     """Two steps of half the run, a validation between them."""
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
-    callback.console.force_terminal = callback.console._force_terminal = terminal
+    monkeypatch.setattr(progress.CONSOLE, "_force_terminal", terminal)
     module = SimpleNamespace(measured={"loss": 2.5, "nll": 2.0, "lr": 1e-3, "gradient_norm": 1.0, "tokens": 100.0})
     trainer = SimpleNamespace(is_global_zero=True, global_step=0, world_size=1, accumulate_grad_batches=1, loggers=[])
-    trainer.fit_loop = SimpleNamespace(epoch_loop=SimpleNamespace())
     batch = SimpleNamespace(n_tokens=100)
     callback.on_train_start(trainer, module)
     for i in range(2):
@@ -35,7 +34,7 @@ def test_plain_lines_without_a_terminal(monkeypatch, capsys):
 
 
 def test_a_long_line_is_not_wrapped(capsys):
-    ProgressCallback(TrainerConfig()).report("word [b] " * 60)
+    progress.report("word [b] " * 60)
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

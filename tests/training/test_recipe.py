@@ -12,7 +12,8 @@ from dragoman.training import recipe
 def completed(*overrides: str, pairs: int = 45_000, tokens: int = 450_000, chosen=None):
     config = compose.compose(["experiment=zh_en", "trainer.accelerator=cpu", *overrides])
     data = SimpleNamespace(train_size=pairs, lengths=[None, SimpleNamespace(sum=lambda: tokens)])
-    return recipe.complete(config, data, chosen or {})
+    chosen = {} if chosen is None else chosen
+    return recipe.complete(config, data, chosen), chosen
 
 
 def nulls(config) -> set[str]:
@@ -20,8 +21,9 @@ def nulls(config) -> set[str]:
     return {f"{name}.{key}" for name, part in parts.items() for key, value in vars(part).items() if value is None}
 
 
-def test_every_null_is_chosen_and_explained():
-    config, chosen, lines = completed()
+def test_every_null_is_chosen_and_explained(capsys):
+    config, chosen = completed()
+    lines = capsys.readouterr().err.splitlines()
     assert nulls(config) == {"data.root"}
     assert set(chosen) == nulls(compose.compose(["experiment=zh_en"])) - {"data.root"}
     for key in chosen:
@@ -30,15 +32,15 @@ def test_every_null_is_chosen_and_explained():
 
 def test_a_given_value_is_used():
     given = "model=base", "model.dropout=0.25", "training.lr=1e-4", "data.max_tokens=2000"
-    config, chosen, _ = completed(*given)
+    config, chosen = completed(*given)
     assert (config.model.d_model, config.model.dropout) == (512, 0.25)
     assert (config.training.lr, config.data.max_tokens) == (1e-4, 2000)
     assert not {"model.d_model", "model.dropout", "training.lr", "data.max_tokens"} & set(chosen)
 
 
 def test_a_resumed_run_keeps_its_values():
-    _, chosen, _ = completed("trainer.max_time=00:00:10:00")
-    config, again, _ = completed("trainer.max_time=00:10:00:00", chosen=chosen)
+    _, chosen = completed("trainer.max_time=00:00:10:00")
+    config, again = completed("trainer.max_time=00:10:00:00", chosen=dict(chosen))
     assert again == chosen
     assert config.model.dropout == chosen["model.dropout"]
 
@@ -53,7 +55,7 @@ def test_a_large_corpus_on_a_gpu_gets_a_larger_model():
     config = compose.compose(["experiment=zh_en"])
     trainer = dataclasses.replace(config.trainer, accelerator="gpu")
     data = SimpleNamespace(train_size=1_000_000, lengths=[None, SimpleNamespace(sum=lambda: 10_000_000)])
-    large, _, _ = recipe.complete(dataclasses.replace(config, trainer=trainer), data, {})
+    large = recipe.complete(dataclasses.replace(config, trainer=trainer), data, {})
     assert large.model.d_model > completed()[0].model.d_model
     assert large.data.max_tokens > completed()[0].data.max_tokens
 
@@ -62,12 +64,12 @@ def test_more_devices_see_more_epochs():
     config = compose.compose(["experiment=zh_en"])
     data = SimpleNamespace(train_size=100_000, lengths=[None, SimpleNamespace(sum=lambda: 200_000_000)])
     one, four = (dataclasses.replace(config.trainer, accelerator="gpu", devices=n) for n in (1, 4))
-    few, many = (recipe.complete(dataclasses.replace(config, trainer=t), data, {})[0] for t in (one, four))
+    few, many = (recipe.complete(dataclasses.replace(config, trainer=t), data, {}) for t in (one, four))
     assert few.model.dropout < many.model.dropout
 
 
 @pytest.mark.parametrize("limit", ["trainer.max_steps=500", "trainer.max_time=00:00:01:00"])
 def test_warmup_is_a_part_of_the_steps(limit):
-    config, _, _ = completed(limit)
+    config, _ = completed(limit)
     assert config.training.warmup_steps == 100
     assert completed("trainer.max_time=01:00:00:00")[0].training.warmup_steps > 100

@@ -71,7 +71,7 @@ def test_a_run_killed_before_its_first_save_starts_again(runs, straight, at_step
         runs.fit("run", trainer=at_step(2, crash))
     assert newest(runs.folder / "run") is None
     assert outcome(runs.fit("run")) == outcome(straight)
-    assert "resuming" not in capsys.readouterr().out
+    assert "resuming" not in capsys.readouterr().err
 
 
 def test_the_scale_of_fp16_goes_on_after_a_resume(runs, at_step, checkpoint_of, monkeypatch):

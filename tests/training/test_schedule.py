@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dragoman.config import TrainingConfig
-from dragoman.training.schedule import OPTIMIZERS, SCHEDULES, learning_rate
+from dragoman.training.module import OPTIMIZERS, SCHEDULES, learning_rate
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)

@@ -20,7 +20,7 @@ def make(pairs=PAIRS, *, monitor="bleu", metrics=("bleu", "ter"), patience=0, li
     module = SimpleNamespace(model=SimpleNamespace(max_positions=limit))
     trainer = TrainerConfig(metrics=list(metrics), validation_pairs=n_pairs)
     config = Config(trainer=trainer, training=TrainingConfig(monitor=monitor, patience=patience))
-    return ValidationCallback(data, config, module, report=print)
+    return ValidationCallback(data, config, module)
 
 
 def record(step, **scores):

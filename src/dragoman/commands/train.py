@@ -84,8 +84,7 @@ def train(overrides: list[str], config: Config) -> None:
     import_lightning()
     from torch import distributed
 
-    from dragoman.training.fit import Stopped, fit
-    from dragoman.training.preflight import preflight
+    from dragoman.training.fit import Stopped, fit, preflight
     from dragoman.training.run import is_first
 
     # Lightning starts the other processes of a run on several devices with this command line.

@@ -1,4 +1,4 @@
-"""Checkpoints: when to save, when to stop, how to resume.
+"""Checkpoints and results: what a run saves, when it stops, how it resumes.
 
 A checkpoint is saved at the end of an optimizer step, or after the validation if one is due. It holds all state that
 the next step needs. A resumed run is therefore bit by bit equal to an uninterrupted one, on the same machine and with
@@ -6,6 +6,7 @@ the same threads, versions and precision. Each save replaces last.ckpt atomicall
 last.ckpt.previous. A resumed run compares the files with the checksums in last.ckpt.sha256.
 """
 
+import json
 import os
 import signal
 import time
@@ -15,14 +16,17 @@ from types import FrameType
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from safetensors.torch import load_file, save
 
-from dragoman import files
+from dragoman import bundle, files
 from dragoman.errors import UserError
-from dragoman.training.progress import ProgressCallback
-from dragoman.training.results import Results
+from dragoman.training.machine import provenance
+from dragoman.training.progress import ProgressCallback, report
 from dragoman.training.run import flatten, gather, is_first
+from dragoman.training.validation import Record, ValidationCallback
 
 LAST, SUMS = "last.ckpt", "last.ckpt.sha256"
 SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
@@ -83,9 +87,8 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.signum, self.deferred = 0, False
-        before = {signum: signal.getsignal(signum) for signum in SIGNALS}
         # An ignored signal stays ignored, e.g. SIGHUP under nohup.
-        self.before = {signum: handler for signum, handler in before.items() if handler != signal.SIG_IGN}
+        self.before = {s: signal.getsignal(s) for s in SIGNALS if signal.getsignal(s) != signal.SIG_IGN}
 
     def listen(self) -> "StopSignals":
         """Install the handler; called again after Lightning has installed its own."""
@@ -107,30 +110,37 @@ class StopSignals:
 
 
 class CheckpointCallback(Callback):
-    """Save checkpoints and stop the run.
+    """Save checkpoints and results; stop the run. `metrics` becomes metrics.json.
 
     It must be the last callback, because it saves what the others update in the same hook.
     """
 
-    def __init__(self, results: Results, progress: ProgressCallback, signals: StopSignals) -> None:
-        self.results, self.progress, self.signals = results, progress, signals
-        self.config, self.validation = results.config.trainer, results.validation
-        self.path = results.run_dir / LAST
+    def __init__(
+        self, validation: ValidationCallback, progress: ProgressCallback, signals: StopSignals, metrics: dict[str, Any]
+    ) -> None:
+        self.validation, self.progress, self.signals = validation, progress, signals
+        self.config, self.data, self.module = validation.config, validation.data, validation.module
+        self.run_dir = Path(self.config.run_dir)
+        self.path, self.snapshots = self.run_dir / LAST, self.run_dir / "snapshots"
+        origin = {"data": self.data.fingerprint, "notes": list(self.data.notes), "machine": provenance()}
+        self.metrics = metrics | origin
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         # This is the first hook after the processes are connected.
-        ours = flatten(asdict(self.results.config))
+        ours = flatten(asdict(self.config))
         for rank, theirs in enumerate(gather(trainer, ours)):
-            for key, value in ours.items():
-                if theirs[key] != value:
-                    found = f"process {trainer.global_rank} has {value}, process {rank} has {theirs[key]}"
-                    raise UserError(f"{key}: {found}. Start all with the same command")
+            for key in (key for key in ours if theirs[key] != ours[key]):
+                found = f"process {trainer.global_rank} has {ours[key]}, process {rank} has {theirs[key]}"
+                raise UserError(f"{key}: {found}. Start all with the same command")
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.saved = time.monotonic()
         self.signals.listen()
         self.signals.deferred = True
-        trainer.should_stop = self.validation.is_exhausted or self.progress.is_late
+        trainer.should_stop = self._is_over(trainer) or self.progress.is_late
+
+    def _is_over(self, trainer: Trainer) -> bool:
+        return trainer.global_step >= self.progress.n_steps or self.validation.is_exhausted
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         last = trainer.global_step >= self.progress.n_steps
@@ -139,12 +149,12 @@ class CheckpointCallback(Callback):
             return
         if trainer.world_size > 1 and trainer.global_step % LOOK_EVERY and not last:
             return
-        due = time.monotonic() - self.saved > 60 * self.config.save_minutes
+        due = time.monotonic() - self.saved > 60 * self.config.trainer.save_minutes
         # All ranks use the signal and the clock of rank 0, so that they stop at the same step.
         signum, late, due = trainer.strategy.broadcast((self.signals.signum, self.progress.is_late, due))
         # Lightning validates once more before it stops.
         trainer.should_stop = trainer.should_stop or last or late
-        interval = self.config.validate_every * trainer.accumulate_grad_batches
+        interval = self.config.trainer.validate_every * trainer.accumulate_grad_batches
         validation_is_next = trainer.should_stop or (batch_idx + 1) % interval == 0
         # After a validation, on_validation_end saves and stops.
         if (signum or due) and not validation_is_next:
@@ -153,9 +163,8 @@ class CheckpointCallback(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if trainer.state.fn == "fit":
             self.validation.history[-1]["seconds"] = round(self.progress.seconds)
-            trainer.should_stop = trainer.should_stop or self.validation.is_exhausted
-            if trainer.is_global_zero:
-                self.results.keep(trainer.global_step)
+            trainer.should_stop = trainer.should_stop or self._is_over(trainer)
+            self.keep(trainer.global_step)
             self._save(trainer, trainer.strategy.broadcast(self.signals.signum))
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -165,7 +174,75 @@ class CheckpointCallback(Callback):
         """Save a checkpoint; raise Stopped if there was a signal."""
         trainer.save_checkpoint(self.path)
         self.saved = time.monotonic()
-        if trainer.is_global_zero:
-            self.results.write(step=trainer.global_step, seconds=round(self.progress.seconds, 1))
+        self.write(step=trainer.global_step, seconds=round(self.progress.seconds, 1))
         if signum:
             raise Stopped(signum, self.path)
+
+    @rank_zero_only
+    def write(self, **news: Any) -> None:
+        """Write metrics.json: what the next start and people read."""
+        self.metrics |= news | {
+            "best": self.validation.best,
+            "validations": self.validation.history,
+            "average": self.validation.average,
+            "train": self.module.measured,
+            "skipped": int(self.module.skips[0]),
+        }
+        content = json.dumps(self.metrics, ensure_ascii=False, indent=2) + "\n"
+        files.write(self.run_dir / "metrics.json", content.encode())
+
+    @rank_zero_only
+    def keep(self, step: int) -> None:
+        """Save a snapshot, and the bundle if no validation was better."""
+        self.snapshots.mkdir(exist_ok=True)
+        # parameters rather than state_dict: tied ones once
+        weights = save(dict(self.module.best_model.named_parameters()))
+        files.write(self.snapshots / f"step-{step:09d}.safetensors", weights)
+        n_kept = max(self.config.trainer.keep_snapshots, self.config.training.average_last)
+        for old in sorted(self.snapshots.glob("*.safetensors"))[:-n_kept]:
+            old.unlink()
+        if self.validation.is_best:
+            self.save_bundle(self.validation.history[-1])
+
+    @rank_zero_only
+    def save_bundle(self, record: Record) -> None:
+        """Write the validated weights, which scored `record`, as the run's bundle.
+
+        Their translations are written beside it.
+        """
+        texts = json.dumps(self.validation.translations(), ensure_ascii=False, indent=1)
+        files.write(self.run_dir / "validation.json", texts.encode("utf-8", "replace"))
+        c, data = self.config, self.data
+        origin: dict[str, Any] = {"corpora": [corpus.label for corpus in c.data.corpora], "notes": data.notes}
+        origin |= {"fingerprint": data.fingerprint, "train_pairs": data.train_size}
+        meta = {"name": c.name, "validation": record, "data": origin, "max_length": c.data.max_length}
+        trained = bundle.Bundle(
+            model=self.module.best_model,
+            model_config=c.model,
+            src_tokenizer=data.src_tokenizer,
+            tgt_tokenizer=data.tgt_tokenizer,
+            src=c.data.src,
+            tgt=c.data.tgt,
+            meta=meta,
+            search=c.search,
+            directions=data.directions,
+        )
+        bundle.save(trained, self.run_dir / "bundle")
+
+    def try_average(self, trainer: Trainer) -> None:
+        """Validate the mean of the last snapshots, and keep it if it is the best.
+
+        Vaswani et al. 2017, section 6.1.
+        """
+        validation, n = self.validation, self.config.training.average_last
+        snapshots = sorted(self.snapshots.glob("*.safetensors"))[-n:]
+        mean = bundle.average(load_file(path) for path in snapshots)
+        self.module.best_model.load_state_dict(mean, strict=False)  # a tied matrix has one of its names
+        report(f"the mean of the last {len(snapshots)} snapshots:")
+        trainer.validate(self.module, datamodule=self.data, verbose=False)
+        record = validation.history.pop() | {"snapshots": len(snapshots)}
+        # At an earlier end of the run there may have been a better one.
+        if validation.is_best or validation.average is None:
+            validation.average = record
+        if validation.is_best:
+            self.save_bundle(record)

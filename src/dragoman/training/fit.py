@@ -1,40 +1,43 @@
-"""One training run, from its configuration to its bundle: `fit(config)`.
+"""One training run, from its configuration to its bundle (`fit`), or its cost.
 
 The same command can be repeated at any time. It resumes an unfinished run, and reports that a finished run is
 finished. Changed settings raise a UserError that names them, except those in run.MAY_CHANGE.
 """
 
 import dataclasses
-import logging
+import math
+import tempfile
+import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.callbacks import LambdaCallback
 
 from dragoman import files
-from dragoman.config import Config
+from dragoman.config import Config, SearchConfig, TrainerConfig
 from dragoman.data.datamodule import TranslationData
 from dragoman.errors import UserError, check_choice, choose
+from dragoman.explain.cost import cost_table
 from dragoman.explain.picture import curve_figure
-from dragoman.explain.vectors import start_from_vectors
-from dragoman.export import huggingface
 from dragoman.metrics import METRICS
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import SEARCHES
+from dragoman.special import EOS
 from dragoman.training import checkpoint, recipe, run
 from dragoman.training.checkpoint import CheckpointCallback, CheckpointIO, Stopped, StopSignals
-from dragoman.training.initial import start_from_lexicon
-from dragoman.training.machine import accelerator_for, configure_memory, precision_for
-from dragoman.training.module import TranslationModule
-from dragoman.training.progress import LOGGERS, ProgressCallback, check_loggers, log_settings
-from dragoman.training.results import Results
-from dragoman.training.schedule import OPTIMIZERS, SCHEDULES
+from dragoman.training.initial import adapted, set_initial_weights
+from dragoman.training.machine import accelerator_for, configure_memory, peak_memory, precision_for
+from dragoman.training.module import OPTIMIZERS, SCHEDULES, TranslationModule
+from dragoman.training.progress import CONSOLE, LOGGERS, ProgressCallback, log_settings, report
 from dragoman.training.validation import ValidationCallback
 from dragoman.translation.export import export_bundle
 
-__all__ = ["Stopped", "fit"]
-log = logging.getLogger(__name__)
+__all__ = ["Stopped", "fit", "preflight"]
+STEPS = 20  # timed by `preflight`
+WARM_UP = 10  # before them: the longest batches come first, memory is allocated, torch.compile compiles
 LIGHTNING_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
@@ -44,7 +47,7 @@ def fit(config: Config) -> Path:
     Raises UserError for an error that the user can correct, and Stopped after a signal.
     """
     configure_memory()
-    config, run_dir = resolve(adapted(config)), Path(config.run_dir)
+    config, run_dir = resolve(config), Path(config.run_dir)
     with StopSignals() as signals, run.lock(run_dir):
         metrics = run.open_run(config, run_dir)
         run.quiet(run_dir)
@@ -59,72 +62,47 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
     """Train until the end of the run, from the newest checkpoint if there is one."""
     saved = checkpoint.newest(run_dir)
     step = checkpoint.step_of(saved) if saved else 0
-    config, data = prepare_data(config, run_dir, metrics)
+    config, data, module = prepare(config, run_dir, metrics)
     if metrics.get("data", data.fingerprint) != data.fingerprint:
         raise UserError(f"{run_dir}: the data has changed since the run began. Choose another name (name=...)")
     metrics.pop("finished", None)
-    progress = ProgressCallback(config.trainer)
-    module = make_module(config, data, progress)
     if saved is None:
-        _set_initial_weights(config, data, module, metrics)
-    validation = ValidationCallback(data, config, module, progress.report)
+        set_initial_weights(config, data, module, metrics)
+    progress, validation = ProgressCallback(config.trainer), ValidationCallback(data, config, module)
     validation.average = metrics.get("average")
-    results = Results(config, run_dir, module, validation, metrics)
-    if saved is None and run.is_first():
-        results.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
-    callbacks = [progress, validation, CheckpointCallback(results, progress, signals)]
-    try:
-        trainer = make_trainer(config, run_dir, callbacks, step)
-    except ValueError as error:  # torchrun started another number of processes
-        c = config.trainer
-        raise UserError(f"trainer.nodes={c.nodes}, trainer.devices={c.devices}: {error}") from error
+    saver = CheckpointCallback(validation, progress, signals, metrics)
+    if saved is None:
+        saver.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
+    trainer = make_trainer(config, run_dir, [progress, validation, saver], step)
     announce(f"resuming {run_dir} at step {step}" if saved else f"training {run_dir}", data, module, trainer)
     try:
         if saved is None and config.init_from is not None:
             # The scores before the adaptation, as step 0; the original stays the best model until one is better.
             trainer.validate(module, datamodule=data, verbose=False)
-            if trainer.is_global_zero:
-                results.keep(0)
+            saver.keep(0)
         trainer.fit(module, datamodule=data, ckpt_path=saved, weights_only=True)
     except torch.OutOfMemoryError as error:
-        raise UserError(
-            f"data.max_tokens={config.data.max_tokens}: no memory for a batch of this size ({error}). Lower "
-            "data.max_tokens or use a smaller model"
-        ) from error
+        size = config.data.max_tokens
+        raise UserError(f"data.max_tokens={size}: no memory for a batch of this size ({error}). Lower it") from error
     seconds = round(progress.seconds, 1)
     if config.training.average_last:
-        results.try_average(trainer)
+        saver.try_average(trainer)
     if trainer.is_global_zero and validation.best is not None:
-        _finish(trainer, results)
+        _finish(trainer, saver)
         reason = "max_steps" if trainer.global_step == config.trainer.max_steps else "max_time"
         reason = "early stopping" if validation.is_exhausted else reason
-        results.write(step=trainer.global_step, seconds=seconds, finished=reason, limit=config.trainer.max_seconds)
+        saver.write(step=trainer.global_step, seconds=seconds, finished=reason, limit=config.trainer.max_seconds)
 
 
-def _set_initial_weights(
-    config: Config, data: TranslationData, module: TranslationModule, metrics: dict[str, Any]
-) -> None:
-    """Take weights from model.embedding.init and init_from, where they are set."""
-    init = config.model.embedding.init
-    if init == "lexicon":
-        metrics["vectors"] = start_from_lexicon(module.model, data)
-    elif init is not None:
-        metrics["vectors"] = start_from_vectors(module.model, Path(init), data.src_tokenizer, data.tgt_tokenizer)
-    if config.init_from is not None:
-        weights = huggingface.load(Path(config.init_from)).model.state_dict()
-        module.model.load_state_dict(weights)
-        module.best_model.load_state_dict(weights)
-
-
-def _finish(trainer: Trainer, results: Results) -> None:
+def _finish(trainer: Trainer, saver: CheckpointCallback) -> None:
     """Write the validation curve and the CTranslate2 export; print the result."""
-    validation, folder, init_from = results.validation, results.run_dir / "bundle", results.config.init_from
-    best, history, report = validation.best or {}, validation.history, validation.report
-    log_settings(trainer, results.config, {name: best[name] for name in validation.scores})
+    validation, folder, init_from = saver.validation, saver.run_dir / "bundle", saver.config.init_from
+    best, history = validation.best or {}, validation.history
+    log_settings(trainer, saver.config, {name: best[name] for name in validation.scores})
     names = [name for name in validation.columns if not name.startswith("exact")] or ["loss"]
     steps = [record["step"] for record in history]
     series = {name: (steps, [record[name] for record in history]) for name in names}
-    files.write(results.run_dir / "curve.png", curve_figure(series, "step", "validation"))
+    files.write(saver.run_dir / "curve.png", curve_figure(series, "step", "validation"))
     if validation.is_exhausted:
         report(f"stopped early: {validation.patience} validations without a better {validation.monitor}")
     if init_from is not None:
@@ -132,85 +110,56 @@ def _finish(trainer: Trainer, results: Results) -> None:
         report(f"from {init_from} to the best model: {changes}")
     report(f"done; the best model is in {folder} (step {best['step']})")
     try:
-        report(export_bundle(folder, [pair.src for pair in results.data.validation[:200]]))
+        report(export_bundle(folder, [pair.src for pair in saver.data.validation[:200]]))
     except Exception as error:  # any error, because the trained model is already saved
         report(f"no CTranslate2 export: {error}")
 
 
-def adapted(config: Config) -> Config:
-    """Take the model's shape and the vocabulary from `init_from`, if it is set."""
-    if config.init_from is None:
-        return config
-    info = huggingface.load(Path(config.init_from))
-    if info.directions != config.data.every_direction:
-        theirs, ours = (" and ".join(map(str, each)) for each in (info.directions, config.data.every_direction))
-        raise UserError(
-            f"init_from={config.init_from}: translates {theirs}, but data has {ours}. Change data.src and data.tgt, or "
-            "data.directions"
-        )
-    if config.data.tokenizer.models:
-        raise UserError(f"init_from={config.init_from}: has a vocabulary of its own. Leave data.tokenizer.models out")
-    models = list(dict.fromkeys(str(each.path) for each in (info.src_tokenizer, info.tgt_tokenizer)))
-    vocabulary = "joint" if len(models) == 1 else "separate"
-    tokenizer = dataclasses.replace(config.data.tokenizer, models=models, vocabulary=vocabulary)
-    dropouts = {name: getattr(config.model, name) for name in ("dropout", "activation_dropout", "attention_dropout")}
-    model = dataclasses.replace(info.model_config, **dropouts)
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=tokenizer), model=model)
-
-
 def resolve(config: Config) -> Config:
-    """Check names in the settings; replace "auto" by this machine's hardware."""
+    """Check names; take what `init_from` decides; replace "auto" by this hardware."""
+    config = adapted(config)
     choose("training.schedule", config.training.schedule, SCHEDULES)
     choose("training.optimizer", config.training.optimizer, OPTIMIZERS)
     choose("search.kind", config.search.kind, SEARCHES)
-    check_loggers(config.trainer.loggers)
+    for name in config.trainer.loggers:
+        choose("trainer.loggers", name, LOGGERS)
+        if name in ("wandb", "mlflow") and find_spec(name) is None:
+            raise UserError(f"trainer.loggers={name}: not installed. Run `pip install {name}`")
     for name in config.trainer.metrics:
         metric = choose("trainer.metrics", name, METRICS)
         for direction in config.data.every_direction:
             metric(direction.tgt)  # raises UserError without the tokenizer of its language
+    # The whole name is checked once the corpora are known (ValidationCallback).
     scores, monitor = ["loss", *config.trainer.metrics, "exact"], config.training.monitor
     check_choice("training.monitor", next(filter(monitor.startswith, scores), monitor), scores)
     sizes: dict[str, Any] = {k: v for k, v in recipe.size("small").items() if getattr(config.model, k) is None}
     with torch.device("meta"):
         model = Transformer(dataclasses.replace(config.model, **sizes), src_vocab_size=8, tgt_vocab_size=8)
-    limit = model.max_positions
-    if limit is not None and config.data.longest > limit:
-        raise UserError(
-            f"model.position.length={limit}: too few {config.model.position.kind} positions (found "
-            f"data.max_length={config.data.max_length}, which needs {config.data.longest} with special tokens). "
-            "Raise model.position.length or lower data.max_length"
-        )
+    if model.max_positions is not None and config.data.longest > model.max_positions:
+        found = f"data.max_length={config.data.max_length}, which needs {config.data.longest} with special tokens"
+        raise UserError(f"model.position.length={model.max_positions}: too few (found {found}). Raise it")
     accelerator = accelerator_for(config.trainer.accelerator, config.trainer.devices)
     precision = precision_for(config.trainer.precision, accelerator)
     trainer = dataclasses.replace(config.trainer, accelerator=accelerator, precision=precision)
     return dataclasses.replace(config, trainer=trainer)
 
 
-def prepare_data(config: Config, run_dir: Path, metrics: dict[str, Any]) -> tuple[Config, TranslationData]:
-    """Set up seed and data; choose the automatic settings.
+def prepare(
+    config: Config, run_dir: Path, metrics: dict[str, Any]
+) -> tuple[Config, TranslationData, TranslationModule]:
+    """Set up seed, data, automatic settings and model.
 
-    metrics["recipe"] records them for the next start. Raises UserError without validation pairs.
+    metrics["recipe"] records the automatic settings for the next start. Raises UserError without validation pairs.
     """
     seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
-    config, metrics["recipe"], lines = recipe.complete(config, data, metrics.get("recipe", {}))
+    config = recipe.complete(config, data, metrics.setdefault("recipe", {}))
     data.config = config.data
-    for line in lines if run.is_first() else []:
-        print(line)
     if not len(data.val_dataloader()):
-        raise UserError(
-            "data: no validation pairs to select the best model. Add a corpus with a validation split, or set "
-            "data.validation_size"
-        )
-    return config, data
-
-
-def make_module(config: Config, data: TranslationData, progress: ProgressCallback) -> TranslationModule:
+        raise UserError("data: no validation pairs. Add a corpus with a validation split or set data.validation_size")
     sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
-    c, model = config.trainer, Transformer(config.model, **sizes)
-    module = TranslationModule(model, config.training, max_steps=progress.n_steps, compile=c.compile)
-    module.report = progress.report
-    return module
+    model = Transformer(config.model, **sizes)
+    return config, data, TranslationModule(model, config.training, compile=config.trainer.compile)
 
 
 def make_trainer(config: Config, run_dir: Path, callbacks: list[Callback], step: int) -> Trainer:
@@ -242,11 +191,60 @@ def announce(start: str, data: TranslationData, module: TranslationModule, train
     """Print one line about the data, the model and the hardware."""
     millions = sum(p.numel() for p in module.model.parameters()) / 1e6
     directions = " in both directions" if len(data.directions) > 1 else ""
-    line = (
+    report(
         f"{start}: {data.train_size:,} pairs{directions}, {data.plan.batches_per_epoch:,} batches an epoch, "
         f"{millions:.1f} million parameters, {trainer.precision} on {trainer.num_devices} "
         f"{trainer.accelerator.name()}, vocabulary {len(data.src_tokenizer)}/{len(data.tgt_tokenizer)}"
     )
-    if trainer.is_global_zero:
-        print(line)
-        log.info(line)
+
+
+def preflight(config: Config) -> None:
+    """Print size, computed cost, measured speed, time and memory of the run.
+
+    The run's own trainer takes a few optimizer steps, the first of them on the longest batches, and validates once; the
+    rest is a multiplication. All of it happens in a temporary folder. Saving is not counted.
+    """
+    configure_memory()
+    config = resolve(config)
+    with tempfile.TemporaryDirectory(prefix="dragoman-preflight-") as name:
+        run.quiet(Path(name))
+        config, data, module = prepare(config, Path(name), {})
+        ends: list[float] = []  # when each batch ended
+
+        def note(*_: Any) -> None:
+            float(module.sums[0])  # waits for a GPU
+            ends.append(time.monotonic())
+
+        validation = ValidationCallback(data, config, module)
+        # Translations of an untrained model end at their limits: here as long as their sources.
+        validation.search = SearchConfig(kind="greedy", max_length_a=1, max_length_b=1)
+        n = WARM_UP + STEPS
+        c = dataclasses.replace(config.trainer, max_steps=n, validate_every=n + 1, loggers=[])
+        callbacks = [validation, LambdaCallback(on_train_batch_end=note)]
+        trainer = make_trainer(dataclasses.replace(config, trainer=c), Path(name), callbacks, 0)
+        announce(f"preflight of {config.run_dir}", data, module, trainer)
+        if trainer.is_global_zero:
+            print(cost_table(module.model, data.plan.shapes))
+        trainer.fit(module, datamodule=data)
+        with torch.no_grad():
+            module.best_model.projection.weight[EOS] = 0
+        begin = time.monotonic()
+        with CONSOLE.capture():  # the scores of such a model would mislead
+            trainer.validate(module, datamodule=data, verbose=False)
+        per_validation = time.monotonic() - begin
+        if trainer.is_global_zero:
+            n_batches = trainer.accumulate_grad_batches
+            seconds = (ends[-1] - ends[WARM_UP * n_batches - 1]) / STEPS
+            tokens = data.plan.shapes[:, 3].mean() * n_batches * trainer.world_size
+            print(f"a step: {seconds:.3f} seconds, {tokens:,.0f} target tokens, {tokens / seconds:,.0f} tokens/s")
+            print(f"a validation: {per_validation:.1f} seconds, {len(validation.pairs):,} translations")
+            print(forecast(config.trainer, seconds, per_validation))
+            print(f"peak memory: {peak_memory(config.trainer.accelerator) / 1e9:.2f} GB")
+
+
+def forecast(trainer: TrainerConfig, step_seconds: float, validation_seconds: float) -> str:
+    """Return the steps of a run at this pace, what ends it, and its time."""
+    pace = step_seconds + validation_seconds / trainer.validate_every
+    by_time = (trainer.max_seconds or math.inf) / pace
+    n, end = min((trainer.max_steps or math.inf, "max_steps"), (by_time, "max_time"))
+    return f"{n:,.0f} steps until trainer.{end}: about {n * pace / 60:,.1f} minutes, validations included"

@@ -23,10 +23,8 @@ def accelerator_for(choice: str, devices: int) -> str:
         choice = "gpu" if gpus else "mps" if mps else "cpu"
     available = {"gpu": gpus, "mps": mps}.get(choice, devices)  # any number of processes share a CPU
     if devices > available:
-        raise UserError(
-            f"trainer.accelerator={choice}: torch finds {available} here (found trainer.devices={devices}). Set "
-            "trainer.accelerator=cpu, or fewer devices"
-        )
+        found = f"torch finds {available} here (found trainer.devices={devices})"
+        raise UserError(f"trainer.accelerator={choice}: {found}. Set fewer, or trainer.accelerator=cpu")
     return choice
 
 

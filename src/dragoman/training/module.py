@@ -1,10 +1,11 @@
-"""The LightningModule: training step, optimizer step, validation loss.
+"""The LightningModule: loss, training step, optimizer and its schedule.
 
 The loss of an optimizer step is the mean over its target tokens, from all micro-batches and all devices. Lightning
 averages over micro-batches, and DDP over devices: both would give a short batch the weight of a long one. So
 `training_step` returns a sum, and `on_before_optimizer_step` divides the gradients by the number of target tokens.
 
 An optimizer step is skipped if its gradient is not finite. `training.max_skipped` such steps in a row end the run.
+A schedule is a function of the step alone: a resumed run has nothing to restore.
 """
 
 import copy
@@ -16,28 +17,121 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from dragoman.config import TrainingConfig
 from dragoman.data.collate import Batch
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
-from dragoman.training.loss import projected_loss
-from dragoman.training.schedule import OPTIMIZERS, learning_rate
+from dragoman.training.progress import report
+
+# name -> (step from warmup_steps on, warmup_steps, max_steps) -> fraction of the peak
+SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
+    "inverse_sqrt": lambda step, warmup, _: math.sqrt(warmup / step),
+    "cosine": lambda step, first, last: 0.5 * (1 + math.cos(math.pi * min(1, (step - first) / max(1, last - first)))),
+    "constant": lambda step, warmup, _: 1.0,
+}
+
+# name -> (parameter groups with their weight_decay, settings, whether a fused step is wanted) -> optimizer
+OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], TrainingConfig, bool], Optimizer]] = {
+    "adamw": lambda groups, c, fused: torch.optim.AdamW(
+        groups, lr=c.lr, betas=(c.beta1, c.beta2), eps=1e-9, fused=fused
+    ),
+    "sgd": lambda groups, c, fused: torch.optim.SGD(groups, lr=c.lr, momentum=c.beta1, fused=fused),
+    "adafactor": lambda groups, c, _: torch.optim.Adafactor(groups, lr=c.lr),
+}
 
 # Optimizer steps between two reads of the skip counters on a GPU, because each read makes the CPU wait.
 READ_EVERY = 16
 
 
+class _ProjectedLoss(torch.autograd.Function):
+    """Label-smoothed cross-entropy without the (tokens x vocabulary) matrix of logits.
+
+    That matrix is by far the largest tensor of a training step. Here projection, softmax and gradient are computed for
+    512 positions at a time (8,192 on a GPU), the gradient already in the forward pass, and only the gradients of the
+    states (n, D) and of the projection (V, D) are kept. The loss is the same to rounding.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[no-untyped-def]
+        ctx,
+        states: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        label_smoothing: float,
+        dtype: torch.dtype,
+        with_gradient: bool,
+    ) -> tuple[Tensor, Tensor]:
+        chunk = 512 if states.device.type == "cpu" else 8192  # a GPU prefers few large products
+        vocab_size = weight.size(0)
+        cast_weight, cast_states = weight.to(dtype), states.to(dtype)
+        states_gradient = torch.empty_like(cast_states)
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
+        loss, nll = (torch.zeros((), device=states.device) for _ in range(2))
+        for start in range(0, states.size(0), chunk):
+            x, y = cast_states[start : start + chunk], targets[start : start + chunk, None]
+            log_p = (x @ cast_weight.t()).float().log_softmax(dim=-1)  # (c, V)
+            token_nll = -log_p.gather(1, y)  # (c, 1)
+            nll += token_nll.sum()
+            # smoothing spreads its mass evenly over the vocabulary: (1 - s) * -log p(y) + s * mean(-log p)
+            loss += ((1 - label_smoothing) * token_nll - label_smoothing * log_p.mean(-1, keepdim=True)).sum()
+            if not with_gradient:
+                continue
+            gradient = log_p.exp_().sub_(label_smoothing / vocab_size)  # d loss / d logits
+            gradient.scatter_add_(1, y, gradient.new_full(y.shape, label_smoothing - 1))
+            gradient = gradient.to(dtype)
+            torch.mm(gradient, cast_weight, out=states_gradient[start : start + chunk])
+            if dtype == weight_gradient.dtype:
+                weight_gradient.addmm_(gradient.t(), x)
+            else:
+                weight_gradient += gradient.t() @ x
+        ctx.save_for_backward(states_gradient.to(states.dtype), weight_gradient.to(weight.dtype))
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx, outer: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+        states_gradient, weight_gradient = ctx.saved_tensors
+        return states_gradient * outer, weight_gradient * outer, None, None, None, None
+
+
+def projected_loss(
+    states: Tensor, weight: Tensor, targets: Tensor, *, label_smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """states (n, D), weight (V, D), targets (n,) -> summed smoothed loss and nll.
+
+    Products run in bf16 under autocast to bf16, else in fp32. Sums are over positions, in nats; divide by the number
+    of target tokens for the loss, and exponentiate the plain mean for perplexity. Smoothing: Szegedy et al. 2016.
+    """
+    device = states.device.type
+    bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+    dtype, with_gradient = torch.bfloat16 if bf16 else torch.float32, torch.is_grad_enabled()
+    with torch.autocast(device, enabled=False):
+        return _ProjectedLoss.apply(states.float(), weight, targets, label_smoothing, dtype, with_gradient)
+
+
+def learning_rate(kind: str, step: int, *, peak: float, warmup_steps: int, max_steps: float) -> float:
+    """Return the rate of a step (from 1): linear rise to `peak`, then schedule.
+
+    "inverse_sqrt" is Vaswani et al. 2017, section 5.3, written with its peak; "cosine" reaches 0 at `max_steps`; while
+    that is infinite (not planned yet), it stays at its peak.
+    """
+    warmup_steps = max(1, warmup_steps)
+    fraction = SCHEDULES[kind](max(step, warmup_steps), warmup_steps, max_steps)
+    return peak * min(1.0, step / warmup_steps) * fraction
+
+
 class TranslationModule(LightningModule):
     """A Transformer with its loss and optimizer; `averaged` is its EMA, or None."""
 
-    def __init__(self, model: Transformer, config: TrainingConfig, *, max_steps: float, compile: bool = False) -> None:
+    def __init__(self, model: Transformer, config: TrainingConfig, *, compile: bool = False) -> None:
         super().__init__()
         self.model = model
         self.averaged = copy.deepcopy(model).requires_grad_(False) if config.ema else None
-        self.config, self.max_steps = config, max_steps
+        self.config = config
+        self.max_steps = math.inf  # of the schedule; ProgressCallback sets it
         self.seed = torch.initial_seed()
-        self.report: Callable[[str], None] = print
         # target tokens, and the sums of loss and nll, of the current optimizer step on this device
         self.tokens, self.sums = 0, torch.zeros(2)
         # (loss sum, nll sum, tokens, gradient norm) on the device, and the learning rate, of the last optimizer step
@@ -121,12 +215,10 @@ class TranslationModule(LightningModule):
         if not math.isfinite(last_norm):
             self.skips[2] = 0
             details = f"norm {last_norm}, learning rate {lr:.2e}, {n:.0f} in a row"
-            self.report(f"step {step}: skipped, the gradient is not finite ({details})")
+            report(f"step {step}: skipped, the gradient is not finite ({details})")
         if n >= self.config.max_skipped:
-            raise UserError(
-                f"step {step}: no finite gradient in {n:.0f} optimizer steps in a row. Start a new run "
-                "(name=...) with a lower training.lr or a larger training.warmup_steps"
-            )
+            hint = "Start a new run (name=...) with a lower training.lr or a larger training.warmup_steps"
+            raise UserError(f"step {step}: no finite gradient in {n:.0f} optimizer steps in a row. {hint}")
 
     def optimizer_step(self, *args: object, **kwargs: object) -> None:
         super().optimizer_step(*args, **kwargs)  # type: ignore[arg-type]
@@ -134,10 +226,7 @@ class TranslationModule(LightningModule):
             # The decay is lower in the first steps, so that the random initial weights soon leave the average.
             step = self.trainer.global_step
             decay = min(self.config.ema, (1 + step) / (10 + step))
-            averages: list[Tensor] = list(self.averaged.parameters())
-            weights: list[Tensor] = list(self.model.parameters())
-            with torch.no_grad():
-                torch._foreach_lerp_(averages, weights, 1 - decay)
+            get_ema_multi_avg_fn(decay)(list(self.averaged.parameters()), list(self.model.parameters()), step)
 
     def on_validation_epoch_start(self) -> None:
         self.validation_sums = torch.zeros(2, dtype=torch.float64)

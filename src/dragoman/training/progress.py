@@ -5,12 +5,12 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from rich.console import Console
@@ -19,7 +19,6 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from dragoman import files
 from dragoman.config import Config, TrainerConfig
 from dragoman.data.collate import Batch
-from dragoman.errors import UserError, choose
 from dragoman.explain.picture import pixels
 from dragoman.training import run
 
@@ -28,6 +27,14 @@ log = logging.getLogger(__name__)
 # Seconds between two lines (no terminal) or two updates of the bar. Each one reads the loss, which makes a GPU wait.
 LINE_SECONDS = 30.0
 BAR_SECONDS = 0.5
+CONSOLE = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+
+
+@rank_zero_only
+def report(message: str) -> None:
+    """Print a line above the bar, and write it to train.log; the first process alone."""
+    log.info(message)
+    CONSOLE.print(message)
 
 
 def _mlflow(run_dir: Path, step: int) -> MLFlowLogger:
@@ -60,29 +67,20 @@ LOGGERS: dict[str, Callable[[Path, int], Logger]] = {
 }
 
 
-def check_loggers(names: Iterable[str]) -> None:
-    """Raise UserError for a logger that does not exist or is not installed."""
-    for name in names:
-        choose("trainer.loggers", name, LOGGERS)
-        if name in ("wandb", "mlflow") and find_spec(name) is None:
-            raise UserError(f"trainer.loggers={name}: not installed. Run `pip install {name}`")
-
-
 def log_scalars(trainer: Trainer, scalars: dict[str, float]) -> None:
     for logger in trainer.loggers:
         logger.log_metrics(scalars, trainer.global_step)
 
 
 def log_settings(trainer: Trainer, config: Config, scores: dict[str, float]) -> None:
-    """Log the settings as hyperparameters; TensorBoard shows them only with metrics."""
-    settings = run.flatten(dataclasses.asdict(config))
-    # MLflow raises an error for a parameter that changes.
-    fixed = {name: value for name, value in settings.items() if name not in run.MAY_CHANGE}
+    """Log the settings that are fixed for a run, because MLflow lets none change."""
+    settings = run.flatten(dataclasses.asdict(config)).items()
+    fixed = {name: value for name, value in settings if name not in run.MAY_CHANGE}
     for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):
-            logger.log_hyperparams(settings, {f"hp/{name}": score for name, score in scores.items()})
+        if isinstance(logger, TensorBoardLogger):  # it shows settings only beside metrics
+            logger.log_hyperparams(fixed, {f"hp/{name}": score for name, score in scores.items()})
         else:
-            logger.log_hyperparams(fixed if isinstance(logger, MLFlowLogger) else settings)
+            logger.log_hyperparams(fixed)
         logger.save()
         if isinstance(logger, WandbLogger):
             logger.experiment.finish()  # writes what is still in memory
@@ -115,14 +113,12 @@ class ProgressCallback(Callback):
     """Show loss, tokens/s and the time left; log scalars every `log_every` steps."""
 
     def __init__(self, config: TrainerConfig) -> None:
-        self.max_steps, self.log_every, self.max_time = config.max_steps, config.log_every, config.max_time
-        self.max_seconds = config.max_seconds or math.inf
+        self.config, self.max_seconds = config, config.max_seconds or math.inf
         self.seconds_before = 0.0  # of training before this resume
         self.pace = 0.0  # seconds per step, set at the first validation; 0 before it and with max_steps
         self.started = time.monotonic()
-        self.console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
         columns = TaskProgressColumn(), BarColumn(20), TextColumn("{task.description}", markup=False)
-        self.bar = Progress(*columns, console=self.console, transient=True, auto_refresh=False)
+        self.bar = Progress(*columns, console=CONSOLE, transient=True, auto_refresh=False)
         self.task = self.bar.add_task("", total=1.0)
         self.rate = 0.0  # target tokens per second, at the last logged step
 
@@ -145,39 +141,22 @@ class ProgressCallback(Callback):
     @property
     def n_steps(self) -> float:
         """max_steps, or the steps that fit into max_time (infinite until `pace` is set)."""
-        if self.max_steps is not None:
-            return self.max_steps
+        if self.config.max_steps is not None:
+            return self.config.max_steps
         return max(1, round(self.max_seconds / self.pace)) if self.pace else math.inf
 
-    def report(self, message: str) -> None:
-        """Print a line above the bar, and write it to train.log."""
-        log.info(message)
-        self.console.print(message)
-
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        self.started = self.shown = time.monotonic()
-        self.first_step = trainer.global_step
-        self._end_at(trainer, pl_module)
-        self._begin_window()
-        if trainer.is_global_zero and self.console.is_terminal:
+        self.started = self.shown = self.since = time.monotonic()
+        self.tokens = 0
+        pl_module.max_steps = self.n_steps
+        if trainer.is_global_zero and CONSOLE.is_terminal:
             self.bar.start()
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if math.isinf(self.n_steps) and trainer.state.fn == "fit" and not self.is_late:
             self.pace = trainer.strategy.broadcast(self.seconds / trainer.global_step)
-            self._end_at(trainer, pl_module)
-            if trainer.is_global_zero:
-                self.report(f"{self.n_steps:,} steps will fit into {self.max_time}; the schedule ends there")
-        self._begin_window()
-
-    def _end_at(self, trainer: Trainer, module: Any) -> None:
-        """Set max_steps of the schedule and, if it is finite, of the trainer."""
-        module.max_steps = self.n_steps
-        if math.isfinite(self.n_steps):
-            trainer.fit_loop.epoch_loop.max_steps = int(self.n_steps)
-
-    def _begin_window(self) -> None:
-        """Reset the counters, at each logged step and after each validation."""
+            pl_module.max_steps = self.n_steps
+            report(f"{self.n_steps:,} steps will fit into {self.config.max_time}; the schedule ends there")
         self.since, self.tokens = time.monotonic(), 0
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -186,39 +165,36 @@ class ProgressCallback(Callback):
             return
         now, step = time.monotonic(), trainer.global_step
         rate = self.tokens / (now - self.since)
-        if step % self.log_every == 0:
-            self.rate = rate
-            self._log(trainer, pl_module.measured)
-            self._begin_window()
-        if now - self.shown >= (BAR_SECONDS if self.console.is_terminal else LINE_SECONDS):
+        if step % self.config.log_every == 0:
+            measured = pl_module.measured
+            scalars = {
+                "loss": measured["loss"],
+                "perplexity": math.exp(min(50.0, measured["nll"])),
+                "learning_rate": measured["lr"],
+                "gradient_norm": measured["gradient_norm"],
+                "tokens_per_second": rate,
+            }
+            log_scalars(trainer, {f"train/{name}": value for name, value in scalars.items()})
+            self.rate, self.since, self.tokens = rate, now, 0
+        if now - self.shown >= (BAR_SECONDS if CONSOLE.is_terminal else LINE_SECONDS):
             self.shown = now
             self._show_progress(step, pl_module.measured["loss"], self.rate or rate)
 
-    def _log(self, trainer: Trainer, measured: dict[str, float]) -> None:
-        scalars = {
-            "loss": measured["loss"],
-            "perplexity": math.exp(min(50.0, measured["nll"])),
-            "learning_rate": measured["lr"],
-            "gradient_norm": measured["gradient_norm"],
-            "tokens_per_second": self.rate,
-        }
-        log_scalars(trainer, {f"train/{name}": value for name, value in scalars.items()})
-
     def _show_progress(self, step: int, loss: float, rate: float) -> None:
         n_steps, limit = self.n_steps, math.inf if self.pace else self.max_seconds
-        pace = (time.monotonic() - self.started) / max(1, step - self.first_step)  # validations included
-        left = min((n_steps - step) * pace, limit - self.seconds)
+        # validations included
+        left = min((n_steps - step) * self.seconds / step, limit - self.seconds)
         share = max(step / n_steps, self.seconds / limit)
         clock = timedelta(seconds=max(0, round(left)))
         of_all = f" of {n_steps}" if math.isfinite(n_steps) else ""
         text = f"step {step}{of_all}  loss {loss:.3f}  {rate:,.0f} tokens/s  {clock} left"
-        if self.console.is_terminal:
+        if CONSOLE.is_terminal:
             self.bar.update(self.task, completed=min(1.0, share), description=text, refresh=True)
         else:
-            self.report(f"{share:.0%}  {text}")
+            report(f"{share:.0%}  {text}")
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        if self.console.is_terminal:
+        if CONSOLE.is_terminal:
             self.bar.stop()
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:

@@ -15,6 +15,7 @@ import yaml
 from dragoman.config import Config
 from dragoman.data.datamodule import TranslationData
 from dragoman.files import included
+from dragoman.training.progress import report
 
 # Target tokens per second to expect, for an estimate of the epochs; the schedule uses the measured pace.
 SPEED = {"cpu": 4_000, "gpu": 200_000}
@@ -27,13 +28,11 @@ def size(name: str) -> dict[str, int]:
     return yaml.safe_load((included("configs") / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
-def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> tuple[Config, dict[str, Any], list[str]]:
-    """Replace every null that has a rule.
+def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> Config:
+    """Replace every null that has a rule, and print a line for each rule.
 
-    `chosen` are the values of an earlier start of the run; they stay as they are. Returns the configuration, all values
-    chosen, and a line for each rule.
+    `chosen` are the values of an earlier start of the run; they stay as they are, and new ones are added.
     """
-    chosen, lines = dict(chosen), list[str]()
 
     def fill(reason: str, values: dict[str, Any]) -> None:
         nonlocal config
@@ -43,7 +42,7 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> t
             value = chosen.setdefault(key, values[key])
             config = replace(config, **{section: replace(getattr(config, section), **{name: value})})
         if missing:
-            lines.append(f"{' '.join(f'{key}={chosen[key]:g}' for key in missing)} ({reason})")
+            report(f"{' '.join(f'{key}={chosen[key]:g}' for key in missing)} ({reason})")
 
     gpu, n_pairs = config.trainer.accelerator != "cpu", data.train_size
     n_processes = config.trainer.devices * config.trainer.nodes
@@ -72,14 +71,11 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> t
     fill("by the width", {"training.lr": 0.384 / config.model.d_model, "training.warmup_steps": warmup})
     decay = round(min(0.999, max(0.9, 1 - 20 / n_steps)), 4)
     fill("over the last twentieth of the steps", {"training.ema": decay})
-    return config, chosen, lines
+    return config
 
 
 def _tokens(config: Config, speed: int, n_batches: int) -> float:
     """Return the target tokens of a run, by its time and its steps of `n_batches`."""
-    limits, c = list[float](), config.trainer
-    if c.max_seconds is not None:
-        limits.append(c.max_seconds * speed)
-    if c.max_steps is not None:
-        limits.append(c.max_steps * FILLED * (config.data.max_tokens or 1024) * n_batches)
-    return min(limits)
+    c = config.trainer
+    by_steps = (c.max_steps or math.inf) * FILLED * (config.data.max_tokens or 1024) * n_batches
+    return min(by_steps, (c.max_seconds or math.inf) * speed)

@@ -40,9 +40,7 @@ def lock(run_dir: Path) -> AbstractContextManager[object]:
     try:
         return FileLock(run_dir.with_name(f".{run_dir.name}.lock")).acquire(timeout=LOCK_SECONDS)
     except Timeout:
-        raise UserError(
-            f"{run_dir}: another process trains there. Wait for it, or choose another name (name=...)"
-        ) from None
+        raise UserError(f"{run_dir}: another process trains there. Wait, or choose another name (name=...)") from None
 
 
 def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
@@ -66,10 +64,8 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
         keys = sorted(key for key in old | new if old.get(key) != new.get(key) and key not in MAY_CHANGE)
         if keys:
             changes = "; ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in keys)
-            raise UserError(
-                f"{run_dir}: the run began with other settings: {changes}. Choose another name (name=...), or give "
-                "the old values to resume"
-            )
+            hint = "Choose another name (name=...), or give the old values to resume"
+            raise UserError(f"{run_dir}: the run began with other settings: {changes}. {hint}")
     files.write(saved, yaml.safe_dump(asdict(config), allow_unicode=True, sort_keys=False).encode())
     return record
 

@@ -6,7 +6,7 @@ come from several corpora, there is also a score for each corpus, such as bleu_w
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -20,11 +20,10 @@ from dragoman.data.text import Pair, clean_text
 from dragoman.errors import check_choice
 from dragoman.explain.picture import attention_figure
 from dragoman.explain.trace import attended
-from dragoman.languages import Direction
-from dragoman.metrics import LOWER_IS_BETTER, evaluate
+from dragoman.metrics import LOWER_IS_BETTER, Score, evaluate
 from dragoman.model.transformer import Transformer
 from dragoman.training.module import TranslationModule
-from dragoman.training.progress import log_samples, log_scalars
+from dragoman.training.progress import log_samples, log_scalars, report
 from dragoman.training.run import gather
 from dragoman.translation.engine import translate_ids
 
@@ -34,11 +33,8 @@ Record = dict[str, Any]
 class ValidationCallback(Callback):
     """Translate and score at each validation; `history` holds the records."""
 
-    def __init__(
-        self, data: TranslationData, config: Config, module: TranslationModule, report: Callable[[str], None]
-    ) -> None:
-        self.data = data
-        self.report = report
+    def __init__(self, data: TranslationData, config: Config, module: TranslationModule) -> None:
+        self.data, self.config, self.module = data, config, module
         self.directions = data.directions
         self.metrics, self.n_samples = config.trainer.metrics, config.trainer.samples
         self.monitor, self.patience = config.training.monitor, config.training.patience
@@ -47,7 +43,7 @@ class ValidationCallback(Callback):
         pairs = select_pairs(data.validation, config.trainer.validation_pairs)
         self.pairs = [p for pair in pairs for p in (pair, pair.swapped())[:n]]
         self.references = [pair.references or (pair.tgt,) for pair in self.pairs]
-        self.groups = _groups([pair.corpus for pair in self.pairs], self.directions)
+        self.groups = self._groups([pair.corpus for pair in self.pairs])
         self.scores = [*self.metrics, "exact"]
         self.columns = [name + suffix for suffix in self.groups for name in self.scores]
         check_choice("training.monitor", self.monitor, ["loss", *self.columns])
@@ -61,6 +57,15 @@ class ValidationCallback(Callback):
         self.hypotheses: list[str] = []  # of the last validation
         self.average: Record | None = None  # the record of the averaged snapshots (average_last)
         self.is_best = False
+
+    def _groups(self, corpora: list[str]) -> dict[str, Sequence[int]]:
+        """Return suffix of the scores, "" or "_NAME" of a corpus or direction -> its rows."""
+        groups: dict[str, Sequence[int]] = {"": range(len(corpora))}
+        if len(names := sorted(set(corpora))) > 1:
+            groups |= {f"_{name}": [i for i, corpus in enumerate(corpora) if corpus == name] for name in names}
+        if (n := len(self.directions)) > 1:
+            groups |= {f"_{to}": range(i, len(corpora), n) for i, to in enumerate(self.directions)}
+        return groups
 
     def state_dict(self) -> dict[str, Any]:
         return {"history": self.history}
@@ -96,12 +101,11 @@ class ValidationCallback(Callback):
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         self.hypotheses = self._translate(trainer, pl_module.best_model)
         record = {"step": trainer.global_step, "loss": pl_module.validation_loss(), **self._score()}
-        best = self.best
-        self.is_best = best is None or self._rank(record) > self._rank(best)
         self.history.append(record)
+        self.is_best = self.best is record
         if not trainer.is_global_zero:
             return
-        self.report(self._summary(record, best))
+        report(self._summary(record))
         scalars = {f"validation/{name}": record[name] for name in ("loss", *self.columns)}
         log_scalars(trainer, scalars | {"validation/perplexity": math.exp(min(50.0, record["loss"]))})
         if self.n_samples and trainer.loggers:
@@ -119,32 +123,34 @@ class ValidationCallback(Callback):
         return [shares[i % n][i // n] for i in range(len(self.sources))]
 
     def _score(self) -> Record:
+        """Return the scores of all groups, each the mean of its directions."""
         record: Record = {"signatures": {}}
-        for suffix, parts in self.groups.items():
-            values: dict[str, list[float]] = {name: [] for name in self.scores}
-            signatures: dict[str, list[str]] = {name: [] for name in self.metrics}
-            for direction, rows in parts:
-                texts, references = [self.hypotheses[i] for i in rows], [self.references[i] for i in rows]
+        for suffix, rows in self.groups.items():
+            results = []
+            for k, direction in enumerate(self.directions):
+                part = [i for i in rows if i % len(self.directions) == k]
+                if not part:
+                    continue
+                texts, references = [self.hypotheses[i] for i in part], [self.references[i] for i in part]
                 scores = evaluate(hypotheses=texts, references=references, tgt=direction.tgt, metrics=self.metrics)
-                for name, score in scores.items():
-                    values[name].append(round(score.score, 3))
-                    signatures[name].append(score.signature)
                 n_exact = sum(text in known for text, known in zip(texts, references, strict=True))
-                values["exact"].append(round(100 * n_exact / len(rows), 2))
-            record |= {name + suffix: round(fmean(values[name]), 3) for name in self.scores}
+                scores["exact"] = Score(name="exact", score=100 * n_exact / len(part), signature="")
+                results.append(scores)
+            for name in self.scores:
+                record[name + suffix] = round(fmean(result[name].score for result in results), 3)
             for name in self.metrics:
-                record["signatures"][name + suffix] = " and ".join(dict.fromkeys(signatures[name]))
+                signatures = dict.fromkeys(result[name].signature for result in results)
+                record["signatures"][name + suffix] = " and ".join(signatures)
         return record
 
-    def _summary(self, record: Record, best: Record | None) -> str:
+    def _summary(self, record: Record) -> str:
         """Return one line with all scores, and whether the model is kept."""
         line = f"step {record['step']}: validation loss {record['loss']:.3f}"
         for name in self.scores:
             parts = [f"{suffix[1:]} {record[name + suffix]:.2f}" for suffix in self.groups if suffix]
             line += f"  {name} {record[name]:.2f}" + (f" ({', '.join(parts)})" if parts else "")
-        if best is None:
-            return f"{line}  (first: kept)"
-        if self.is_best:
+        best = self.best or record
+        if best is record:
             return f"{line}  (best so far by {self.monitor}: kept)"
         return f"{line}  (not kept: {self.monitor} was {best[self.monitor]:.2f} at step {best['step']})"
 
@@ -159,21 +165,6 @@ class ValidationCallback(Callback):
                 weights, pieces, title = result.maps["cross"][-1], result.pieces, f"step {trainer.global_step}"
                 pictures[f"attention/{i + 1}"] = attention_figure(weights, pieces["tgt_out"], pieces["src"], title)
         log_samples(trainer, table, pictures)
-
-
-def _groups(corpora: list[str], directions: list[Direction]) -> dict[str, list[tuple[Direction, list[int]]]]:
-    """Return suffix of the scores -> rows that they are computed from, by direction.
-
-    The suffix is "" or "_NAME" of a corpus or direction. As metrics depend on the language, each is scored alone.
-    """
-    n, names = len(directions), sorted(set(corpora))
-    every = [(direction, list(range(i, len(corpora), n))) for i, direction in enumerate(directions)]
-    groups = {"": every}
-    for name in names if len(names) > 1 else ():
-        groups[f"_{name}"] = [(to, [i for i in rows if corpora[i] == name]) for to, rows in every]
-    for part in every if n > 1 else ():
-        groups[f"_{part[0]}"] = [part]
-    return groups
 
 
 def select_pairs(pairs: Sequence[Pair], n: int) -> list[Pair]:
