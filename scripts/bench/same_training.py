@@ -31,7 +31,6 @@ from dragoman.model.transformer import Transformer
 from dragoman.special import PAD
 from dragoman.training import fit
 from dragoman.training.module import learning_rate
-from dragoman.training.progress import ProgressCallback
 
 EXACT, STEPS = 50, 300  # steps without dropout, and with it
 Losses = list[float]  # nats per target token, with label smoothing, of each step
