@@ -10,7 +10,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
 
-from dragoman.data.lines import lines as read_lines
+from dragoman.data.text import lines as read_lines
 from dragoman.files import included
 
 

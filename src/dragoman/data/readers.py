@@ -18,8 +18,7 @@ from xml.etree import ElementTree
 
 import pyarrow as pa
 
-from dragoman.data.lines import check_aligned, lines
-from dragoman.data.text import MAX_CHARS
+from dragoman.data.text import MAX_CHARS, check_aligned, lines
 from dragoman.errors import UserError, suggest
 from dragoman.languages import primary
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dragoman.data.lines import lines
-from dragoman.data.text import clean_text
+from dragoman.data.text import clean_text, lines
 from dragoman.errors import UserError
 
 

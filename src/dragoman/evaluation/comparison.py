@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dragoman.data.lines import lines
-from dragoman.data.text import Pair
+from dragoman.data.text import Pair, lines
 from dragoman.errors import UserError
 from dragoman.evaluation.scores import HYPOTHESES, SCORES
 from dragoman.evaluation.testsets import of_files
