@@ -147,11 +147,12 @@ def test_an_unreachable_hub_is_noted(
     def load(path: str, name: str | None) -> None:
         raise ConnectionError("no answer")
 
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("datasets.config.HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("datasets.load_dataset", load)
     corpus = CorpusConfig(path="owner/corpus", name="en-zh", optional=True)
     data = small(corpus, write("a.tsv", pairs))
-    assert data.notes[0].startswith("owner/corpus (en-zh): the hub http://127.0.0.1:9 cannot be reached")
+    assert data.notes[0].startswith("owner/corpus (en-zh): cannot be loaded from the hub http://127.0.0.1:9")
     assert "searched" not in data.notes[0]
 
 

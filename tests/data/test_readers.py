@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dragoman.config import CorpusConfig
-from dragoman.data.corpora import NotFoundError, find, locate
-from dragoman.data.readers import Rows
+from dragoman.data.readers import NotFoundError, Rows, find, locate
 from dragoman.errors import UserError
 
 SRC, TGT = ["你好。", "再见\u2028吧。"], ["Hello.", "Good\rbye."]
@@ -163,11 +162,6 @@ def test_a_bad_file_fails_in_one_line(write: Write) -> None:
         with pytest.raises(UserError, match=message) as error:
             read(path=write(name, content))
         assert "\n" not in str(error.value)
-
-
-def test_a_local_corpus_has_no_configurations(write: Write) -> None:
-    with pytest.raises(UserError, match=r"a\.jsonl: a local corpus has no configurations \(found name=en-zh\)"):
-        read(path=write("a.jsonl", FLAT), name="en-zh")
 
 
 def test_a_damaged_gz_file_fails(tmp_path: Path) -> None:

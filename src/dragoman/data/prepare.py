@@ -24,9 +24,8 @@ from rich.progress import track
 from dragoman import files
 from dragoman.config import DataConfig
 from dragoman.data.cleaning import TOO_LONG, Cleaner, Report, assign_splits, characters_to_convert, hashes
-from dragoman.data.corpora import Corpus, NotFoundError, find
 from dragoman.data.processes import in_order
-from dragoman.data.readers import Rows
+from dragoman.data.readers import Corpus, NotFoundError, Rows, find
 from dragoman.data.store import Ragged, ragged_writer
 from dragoman.data.text import SYNTHETIC, Pair
 from dragoman.data.tokenizer import Tokenizer, check_config, suitable_size
