@@ -5,5 +5,5 @@ readers     corpora by name; their formats: READERS     batching    lengths to b
 cleaning    repairs, filters, duplicates, the report    collate     ids to one padded Batch
 tokenizer   text to ids and back                        datamodule  all of it as a LightningDataModule
 prepare     cleaned and encoded corpora, on disk        sentences   long texts to sentences
-processes   work on chunks in several processes         lexicon     which pieces translate which
+lexicon     which pieces translate which
 """

@@ -59,8 +59,7 @@ class Report:
 
     def reasons(self, split: str) -> str:
         """Return the reasons for the dropped pairs of a split, with their counts."""
-        counts = self.dropped.get(split, Counter())
-        return ", ".join(f"{reason} {n:,}" for reason, n in counts.most_common())
+        return ", ".join(f"{reason} {n:,}" for reason, n in self.dropped.get(split, Counter()).most_common())
 
     def table(self) -> str:
         """Return the report as lines for the terminal."""
@@ -211,7 +210,7 @@ def first_occurrences(values: np.ndarray) -> np.ndarray:
 def assign_splits(
     train: np.ndarray, given: np.ndarray, sizes: dict[str, int], leak: str, report: Report, synthetic: np.ndarray
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the indices of the pairs to keep in train, and those of new splits.
+    """Return a mask (n,) of the pairs to keep in train, and the indices of new splits.
 
     `train` (2, n) and `given` (2, m) are hashes, `given` those of the validation and test pairs that the corpora have.
     `sizes` names the splits to take from train, without the pairs of the mask `synthetic` (n,). Duplicates and leaks
@@ -236,7 +235,7 @@ def assign_splits(
             keep[splits[split]] = False
             chosen = np.hstack([chosen, train[:, splits[split]]])
     drop(leaks(train, chosen, sentence=True), SHARED)
-    return np.flatnonzero(keep), splits
+    return keep, splits
 
 
 def _hold_out(train: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:

@@ -32,8 +32,8 @@ class BatchDataset(Dataset[Batch]):
         self._seed, self._tags, self._ids = seed, tags, prepared.train_ids
         self._tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
         self._texts = Ragged(prepared.texts / "train")
-        # (n,) the row of each pair's source among the texts; its target follows
-        self._text_rows = np.load(prepared.ids / "rows.npy", mmap_mode="r")
+        # (n,) the index of each pair among the texts
+        self._text_pairs = np.load(prepared.ids / "pairs.npy", mmap_mode="r")
         # (pairs per epoch,) pairs of the ids; a corpus may be repeated.
         self.pairs = np.repeat(np.arange(len(prepared.repeats)), prepared.repeats)
 
@@ -54,7 +54,7 @@ class BatchDataset(Dataset[Batch]):
         max_length pieces, since a position scheme may have a limit.
         """
         samples = []
-        texts = self._texts.texts(self._text_rows[rows // 2] + rows % 2)
+        texts = self._texts.texts(2 * self._text_pairs[rows // 2] + rows % 2)
         for row, pair, text in zip(rows.tolist(), pairs.tolist(), texts, strict=True):
             side = row % 2
             seed = zlib.crc32(f"{self._seed} {epoch} {pair} {('src', 'tgt')[side]}".encode())

@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-import pyarrow as pa
-
 from dragoman.config import CorpusConfig
 from dragoman.data.text import MAX_CHARS, SPLITS, check_aligned, lines
 from dragoman.errors import UserError, suggest
@@ -201,7 +199,7 @@ def _read(files: list[Path], columns: Columns) -> Iterator[Rows]:
         try:
             yield from _chunks(READERS[suffix_of(file)](file, columns._replace(where=file)))
         # The XML parser raises SyntaxError.
-        except (OSError, EOFError, ValueError, TypeError, RuntimeError, SyntaxError, zlib.error, pa.ArrowException) as error:
+        except (OSError, EOFError, ValueError, TypeError, RuntimeError, SyntaxError, zlib.error) as error:
             raise UserError(f"{file}: cannot be read as {suffix_of(file)} ({error})") from error
 
 
