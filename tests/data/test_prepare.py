@@ -152,7 +152,7 @@ def test_an_unreachable_hub_is_noted(
     monkeypatch.setattr("datasets.load_dataset", load)
     corpus = CorpusConfig(path="owner/corpus", name="en-zh", optional=True)
     data = small(corpus, write("a.tsv", pairs))
-    assert data.notes[0].startswith("owner/corpus (en-zh): cannot be loaded from the hub http://127.0.0.1:9")
+    assert data.notes[0].startswith("owner/corpus (en-zh): the hub http://127.0.0.1:9 cannot be reached")
     assert "searched" not in data.notes[0]
 
 

@@ -279,19 +279,20 @@ def _on_hub(config: CorpusConfig, columns: Columns, local_error: str) -> Corpus:
     """
     import datasets
 
-    hub = datasets.config.HF_ENDPOINT
+    hub, problem = datasets.config.HF_ENDPOINT, ""
     try:
         # Tested first, because `datasets` tries again for a long time.
         if not datasets.config.HF_HUB_OFFLINE:
             urllib.request.urlopen(f"{hub}/api/datasets/{config.path}", timeout=5).close()
     except OSError as error:
         # With an HTTPError the hub answers, and `datasets` reports what is wrong with the dataset.
-        datasets.config.HF_HUB_OFFLINE = not isinstance(error, urllib.error.HTTPError)
+        if not isinstance(error, urllib.error.HTTPError):
+            datasets.config.HF_HUB_OFFLINE, problem = True, f"the hub {hub} cannot be reached: {error}"
     try:
         loaded = datasets.load_dataset(config.path, config.name)
     # The library raises many kinds of exceptions.
     except Exception as error:
-        problem = f"cannot be loaded from the hub {hub} ({str(error)[:500]})"
+        problem = problem or f"cannot be loaded from the hub ({str(error)[:500]})"
         raise NotFoundError(f"{config.label}: {problem}{local_error}") from error
     splits = _standard_splits(config.label, loaded)
     key = [columns.src, columns.tgt, {split: dataset._fingerprint for split, dataset in splits.items()}]

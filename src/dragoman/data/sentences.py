@@ -23,25 +23,21 @@ _FULL = re.compile("[。｡！？；]")
 _CONTINUES = re.compile("[，、,：:；;—–)）\\]】》〉-]")
 # The mark belongs to a title or an aside: 《你好！》这本书, 他（真的！）来了
 _ASIDE = re.compile("[》〉）)\\]】]")
-_LAST_WORD = re.compile(r"[^\s(\[{\"'“‘《「]*\Z")
-# U.S, e.g, a.m: the last dot is the mark in question.
-_INITIALS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")
-# Split points of a long sentence, best first.
-_CLAUSE_END, _SPACE = re.compile(r"[，、；：—]\s*+|[,;:]\s++"), re.compile(r"\s++")
 # Characters of context: longer than any abbreviation.
 _CONTEXT = 24
-
-# Words whose dot never ends a sentence, even before a capital: a name follows.
-_BEFORE_NAMES = re.compile(
-    "mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|fr|messrs|mme|mlle|vs|cf|viz|ca|"
-    "sr|sra|bzw|evtl|ggf",
+# Words whose dot never ends a sentence, even before a capital, because a name follows; J. Smith, z. B. (but not I);
+# U.S, e.g (but not a.m, p.m). The last dot is the mark in question.
+_ABBREVIATION = re.compile(
+    r"(?:\A|(?<=[\s(\[{\"'“‘《「]))(?:mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|fr|"
+    r"messrs|mme|mlle|vs|cf|viz|ca|sr|sra|bzw|evtl|ggf|(?-i:(?!I)[A-Za-z])|(?![ap]\.m\Z)(?:[a-z]\.)+[a-z])\Z",
     re.IGNORECASE,
 )
 # Words whose dot does not end a sentence when a number follows: No. 5, Fig. 3, Dec. 24.
-_BEFORE_NUMBERS = re.compile(
-    "no|nos|vol|vols|p|pp|ch|sec|art|eq|fig|figs|approx|est|jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|nov|dec",
-    re.IGNORECASE,
+_BEFORE_NUMBER = re.compile(
+    r"\b(?:nos?|vols?|p|pp|ch|sec|art|eq|figs?|approx|est|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\Z", re.IGNORECASE
 )
+# The number of a list: "1. Open the window".
+_LIST_NUMBER = re.compile(r"\d+|\S")
 
 
 def split(text: str, max_chars: int | None = None) -> list[Part]:
@@ -88,18 +84,10 @@ def _next_visible(text: str, position: int) -> str:
 
 def _is_abbreviation(text: str, start: int, dot: int) -> bool:
     """Whether the dot at `dot`, before a space and a capital, marks an abbreviation."""
-    word = _LAST_WORD.findall(text[max(start, dot - _CONTEXT) : dot])[0]
-    # The number of a list: "1. Open the window".
-    if dot - start == len(word) and (word.isdigit() or len(word) == 1):
+    before = text[max(start, dot - _CONTEXT) : dot]
+    if _ABBREVIATION.search(before) or (len(before) == dot - start and _LIST_NUMBER.fullmatch(before)):
         return True
-    if _BEFORE_NAMES.fullmatch(word):
-        return True
-    if _BEFORE_NUMBERS.fullmatch(word) and _next_visible(text, dot + 1).isdigit():
-        return True
-    # Initials: J. Smith, z. B.
-    if len(word) == 1:
-        return word.isascii() and word.isalpha() and word != "I"
-    return _INITIALS.fullmatch(word) is not None and word.lower() not in ("a.m", "p.m")
+    return _BEFORE_NUMBER.search(before) is not None and _next_visible(text, dot + 1).isdigit()
 
 
 def _is_cjk(character: str) -> bool:
@@ -111,16 +99,11 @@ def _shorten(text: str, max_chars: int | None) -> list[Part]:
     """Split a sentence, with the white space after it, into parts of `max_chars`."""
     parts, sentence = [], text.rstrip()
     while max_chars and len(sentence) > max_chars:
-        part = text[: _best_end(sentence, max_chars)].rstrip()
+        # The last split point in the second half: after a comma, else before white space, else anywhere.
+        half, limit = max_chars // 2, max_chars
+        ends = (f".{{{half},{limit - 1}}}(?:[，、；：—]|[,;:](?=\\s))", f".{{{half},{limit}}}(?=\\s)", f".{{{limit}}}")
+        part = next(filter(None, (re.match(end, sentence, re.DOTALL) for end in ends)))[0].rstrip()
         rest = text[len(part) :].lstrip()
         parts.append((part, text[len(part) : len(text) - len(rest)]))
         text, sentence = rest, rest.rstrip()
     return [*parts, (sentence, text[len(sentence) :])] if text else parts
-
-
-def _best_end(sentence: str, limit: int) -> int:
-    """Return the last split point in the second half of the first `limit` characters."""
-    for pattern, stop in ((_CLAUSE_END, limit), (_SPACE, limit + 1)):
-        if matches := list(pattern.finditer(sentence, (limit + 1) // 2, stop)):
-            return matches[-1].end()
-    return limit
