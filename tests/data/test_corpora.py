@@ -98,7 +98,7 @@ def test_an_unreachable_hub_fails_within_seconds(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
-    with pytest.raises(UserError, match=r"owner/corpus \(en-zh\): the hub http://127.0.0.1:9 cannot be reached.*searched"):
+    with pytest.raises(UserError, match=r"corpus \(en-zh\): the hub http://127.0.0.1:9 cannot be reached.*searched"):
         find(CorpusConfig(path="owner/corpus", name="en-zh"), "zh", "en")
 
 

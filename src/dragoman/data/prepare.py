@@ -1,8 +1,8 @@
 """Preparation of corpora before training: find, clean, split, encode, store.
 
-Each step writes one folder of the cache: texts-* (clean sentences), tokenizer-*, ids-*. The name of a folder has a
-hash of the inputs of its step, so a second run on the same data reuses the folders. A run records in data.json which
-optional corpora it found, and resumes with these.
+Each step writes one folder of the cache: texts-* (clean sentences), ids-* (tokenizers and ids). The name of a folder
+has a hash of the inputs of its step, so a second run on the same data reuses the folders. A run records in data.json
+which optional corpora it found, and resumes with these.
 """
 
 import hashlib
@@ -53,7 +53,6 @@ class Prepared:
     """A corpus ready for batching."""
 
     texts: Path
-    ids: Path
     src_tokenizer: Tokenizer
     tgt_tokenizer: Tokenizer
     train_ids: Ragged  # row 2i is the source of pair i, row 2i + 1 its target
@@ -68,7 +67,7 @@ class Prepared:
     def fingerprint(self) -> str:
         """Return the sha256 of the training data, independent of its location."""
         parts = [self.src_tokenizer.path, self.tgt_tokenizer.path, self.texts / "validation.json"]
-        parts += [self.ids / "train.values", self.ids / "train.offsets.npy"]
+        parts += [Path(f"{self.train_ids.stem}.{suffix}") for suffix in ("values", "offsets.npy")]
         digests = "".join(map(files.sha256, parts)).encode()
         return hashlib.sha256(digests + self.repeats.astype(np.int64).tobytes()).hexdigest()
 
@@ -86,10 +85,12 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
         options += [config.validation_size, config.test_size, *map(str, config.every_direction)]
         options += [(corpus.config.part, corpus.key) for corpus in corpora]
         texts = _folder(config, "texts", options, partial(_write_texts, corpora=corpora, config=config))
-        src, tgt = _tokenizers(config, texts)
-        ids = _ids(config, texts, src, tgt)
-        corpus_of = np.load(texts / "corpus.npy")[np.load(ids / "pairs.npy")]
-        repeats = np.array([corpus.config.repeat for corpus in corpora])[corpus_of]
+        # Sampling does not change the vocabulary.
+        options = [texts.name, config.max_length, asdict(replace(config.tokenizer, sampling=0.0, models=[]))]
+        options += [Tokenizer(Path(path)).sha256 for path in config.tokenizer.models]
+        ids = _folder(config, "ids", options, partial(_write_ids, texts=texts, config=config))
+        src, tgt = _tokenizers(config, ids)
+        repeats = np.array([corpus.config.repeat for corpus in corpora])[np.load(ids / "corpus.npy")]
         report = Report()
         report.add(json.loads((texts / "report.json").read_bytes()))
         report.drop("train", TOO_LONG, report.kept["train"] - len(repeats))
@@ -98,7 +99,7 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             print(*notes, report.table(), sep="\n", flush=True)
         _write_json(run_dir / "cleaning.json", vars(report) | {"notes": notes})
-    return Prepared(texts, ids, src, tgt, Ragged(ids / "train", _id_type(src, tgt)), repeats, notes)
+    return Prepared(texts, src, tgt, Ragged(ids / "train", _id_type(src, tgt)), repeats, notes)
 
 
 def _write_json(path: Path, content: object) -> None:
@@ -229,58 +230,47 @@ def _clean(config: DataConfig, chunk: tuple[int, Rows]) -> tuple[np.ndarray, lis
     return table, [text.encode() for src, tgt, _ in pairs for text in (src, tgt)], cleaner.report
 
 
-def _tokenizers(config: DataConfig, texts: Path) -> tuple[Tokenizer, Tokenizer]:
-    """Return the source and target tokenizers; a joint tokenizer appears twice."""
-    if paths := config.tokenizer.models:
-        return Tokenizer(Path(paths[0])), Tokenizer(Path(paths[-1]))
-    # Sampling does not change the vocabulary.
-    options = asdict(replace(config.tokenizer, sampling=0.0))
-    directions = config.every_direction
-    tags = [direction.tgt for direction in directions] if len(directions) > 1 else []
-    languages = [config.src, config.tgt]
-    # The sides (0 source, 1 target) of each vocabulary.
-    models = {"joint": [0, 1]} if config.tokenizer.vocabulary == "joint" else {"src": [0], "tgt": [1]}
-
-    def fill(folder: Path) -> None:
-        pairs = np.load(texts / "pairs.npy")
+def _write_ids(folder: Path, texts: Path, config: DataConfig) -> None:
+    """Train the tokenizers, unless there are, and encode the training pairs of at most max_length pieces."""
+    pairs, kept, stored = np.load(texts / "pairs.npy"), [], Ragged(texts / "train")
+    if not config.tokenizer.models:
         rng = np.random.default_rng(_SAMPLE_SEED)
         sample = np.sort(rng.choice(pairs, min(len(pairs), _SAMPLE), replace=False))
-        for name, sides in models.items():
-            sentences = [text for side in sides for text in Ragged(texts / "train").texts(2 * sample + side)]
+        directions, languages = config.every_direction, (config.src, config.tgt)
+        tags = [direction.tgt for direction in directions] if len(directions) > 1 else []
+        for name, sides in _vocabularies(config).items():
+            sentences = [text for side in sides for text in stored.texts(2 * sample + side)]
             size = config.tokenizer.vocab_size or suitable_size(sentences, len(pairs), config.tokenizer)
             print(f"Training the {name} tokenizer: {config.tokenizer.kind}, {size:,} pieces", flush=True)
             settings, codes = replace(config.tokenizer, vocab_size=size), [languages[side] for side in sides]
             conversion = characters_to_convert(config.script, codes, sentences)
             Tokenizer.train(sentences, settings, folder / f"{name}.model", codes, tags, conversion)
+    tokenizers = _tokenizers(config, folder)
+    chunks = np.split(pairs, range(_CHUNK, len(pairs), _CHUNK))
+    results = in_order(partial(_encode, config.max_length, tokenizers, stored), chunks, config.workers)
+    with ragged_writer(folder / "train") as append:
+        for short, values, lengths in track(results, "encoding", len(chunks), disable=not sys.stdout.isatty()):
+            kept.append(short)
+            append(values.data, lengths)
+    np.save(folder / "corpus.npy", np.load(texts / "corpus.npy")[np.concatenate(kept)])
+    if not sum(map(len, kept)):
+        raise UserError(f"data.max_length={config.max_length}: no training pair is short enough. Raise it")
 
-    folder = _folder(config, "tokenizer", [texts.name, options, languages, tags], fill)
-    loaded = [Tokenizer(folder / f"{name}.model") for name in models]
-    return loaded[0], loaded[-1]
+
+def _vocabularies(config: DataConfig) -> dict[str, list[int]]:
+    """Return the sides (0 source, 1 target) of each vocabulary."""
+    return {"joint": [0, 1]} if config.tokenizer.vocabulary == "joint" else {"src": [0], "tgt": [1]}
+
+
+def _tokenizers(config: DataConfig, ids: Path) -> tuple[Tokenizer, Tokenizer]:
+    """Return the source and target tokenizers; a joint tokenizer appears twice."""
+    paths = config.tokenizer.models or [str(ids / f"{name}.model") for name in _vocabularies(config)]
+    return Tokenizer(Path(paths[0])), Tokenizer(Path(paths[-1]))
 
 
 def _id_type(*tokenizers: Tokenizer) -> str:
     """Return the smallest integer type that holds every id."""
     return "uint16" if max(map(len, tokenizers)) <= 2**16 else "int32"
-
-
-def _ids(config: DataConfig, texts: Path, *tokenizers: Tokenizer) -> Path:
-    """Return the folder of the encoded training pairs of at most max_length pieces."""
-
-    def fill(folder: Path) -> None:
-        pairs, kept = np.load(texts / "pairs.npy"), []
-        chunks = np.split(pairs, range(_CHUNK, len(pairs), _CHUNK))
-        encode = partial(_encode, config.max_length, tokenizers, Ragged(texts / "train"))
-        results = in_order(encode, chunks, config.workers)
-        with ragged_writer(folder / "train") as append:
-            for short, values, lengths in track(results, "encoding", len(chunks), disable=not sys.stdout.isatty()):
-                kept.append(short)
-                append(values.data, lengths)
-        np.save(folder / "pairs.npy", np.concatenate(kept))
-        if not sum(map(len, kept)):
-            raise UserError(f"data.max_length={config.max_length}: no training pair is short enough. Raise it")
-
-    hashes = (tokenizer.sha256 for tokenizer in tokenizers)
-    return _folder(config, "ids", [texts.name, *hashes, config.max_length], fill)
 
 
 def _encode(

@@ -28,13 +28,12 @@ _CONTEXT = 24
 # Words whose dot never ends a sentence, even before a capital, because a name follows; J. Smith, z. B. (but not I);
 # U.S, e.g (but not a.m, p.m). The last dot is the mark in question.
 _ABBREVIATION = re.compile(
-    r"(?:\A|(?<=[\s(\[{\"'“‘《「]))(?:mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|fr|"
-    r"messrs|mme|mlle|vs|cf|viz|ca|sr|sra|bzw|evtl|ggf|(?-i:(?!I)[A-Za-z])|(?![ap]\.m\Z)(?:[a-z]\.)+[a-z])\Z",
-    re.IGNORECASE,
+    r"(?i)(?:\A|(?<=[\s(\[{\"'“‘《「]))(?:mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|"
+    r"fr|messrs|mme|mlle|vs|cf|viz|ca|sr|sra|bzw|evtl|ggf|(?-i:(?!I)[A-Za-z])|(?![ap]\.m\Z)(?:[a-z]\.)+[a-z])\Z"
 )
 # Words whose dot does not end a sentence when a number follows: No. 5, Fig. 3, Dec. 24.
 _BEFORE_NUMBER = re.compile(
-    r"\b(?:nos?|vols?|p|pp|ch|sec|art|eq|figs?|approx|est|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\Z", re.IGNORECASE
+    r"(?i)\b(?:nos?|vols?|pp?|ch|sec|art|eq|figs?|approx|est|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\Z"
 )
 # The number of a list: "1. Open the window".
 _LIST_NUMBER = re.compile(r"\d+|\S")

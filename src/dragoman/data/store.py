@@ -38,10 +38,6 @@ class Ragged:
         shifts = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
         return self.values[shifts + np.arange(len(shifts))], lengths
 
-    def lengths(self) -> np.ndarray:
-        """(n,) int32, the length of each row."""
-        return np.diff(self.offsets).astype(np.int32)
-
     def __reduce__(self) -> tuple[object, tuple[Path, str]]:
         # Pickled by name: a worker process maps the same files.
         return Ragged, (self.stem, self.dtype)
