@@ -3,7 +3,6 @@
 `clean_text` is the only normalisation, so training and translation see identically normalised text.
 """
 
-import codecs
 import gzip
 import re
 import unicodedata
@@ -78,10 +77,8 @@ def lines(path: Path) -> Iterator[str]:
             for number, line in enumerate(file, 1):
                 text = line.removesuffix(b"\n").decode(errors="surrogateescape")
                 damaged += _INVALID.search(text) is not None
-                utf_16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-                if utf_16 or _FEW <= damaged > number / 2:
-                    encoding = "UTF-16" if utf_16 else "GB18030"
-                    raise UserError(f"{path}: not UTF-8. Convert it: iconv -f {encoding} -t UTF-8")
+                if _FEW <= damaged > number / 2:
+                    raise UserError(f"{path}: not UTF-8. Convert it: iconv -f GB18030 (or UTF-16) -t UTF-8")
                 yield text
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error
