@@ -16,7 +16,7 @@ def ragged(tmp_path: Path) -> Ragged:
     with ragged_writer(tmp_path / "ids") as append:
         for part in (ROWS[:2], ROWS[2:]):
             append(np.concatenate(part).astype(np.uint16), list(map(len, part)))
-    return Ragged(tmp_path / "ids", "uint16")
+    return Ragged(tmp_path / "ids")
 
 
 def test_rows_are_read_as_written(ragged: Ragged) -> None:

@@ -99,7 +99,7 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             print(*notes, report.table(), sep="\n", flush=True)
         _write_json(run_dir / "cleaning.json", vars(report) | {"notes": notes})
-    return Prepared(texts, src, tgt, Ragged(ids / "train", _id_type(src, tgt)), repeats, notes)
+    return Prepared(texts, src, tgt, Ragged(ids / "train"), repeats, notes)
 
 
 def _write_json(path: Path, content: object) -> None:
@@ -268,11 +268,6 @@ def _tokenizers(config: DataConfig, ids: Path) -> tuple[Tokenizer, Tokenizer]:
     return Tokenizer(Path(paths[0])), Tokenizer(Path(paths[-1]))
 
 
-def _id_type(*tokenizers: Tokenizer) -> str:
-    """Return the smallest integer type that holds every id."""
-    return "uint16" if max(map(len, tokenizers)) <= 2**16 else "int32"
-
-
 def _encode(
     max_length: int, tokenizers: Sequence[Tokenizer], texts: Ragged, pairs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
@@ -283,4 +278,6 @@ def _encode(
     rows = list(zip(*sides, strict=True))
     short = np.array([max(map(len, row)) <= max_length for row in rows])
     ids = list(chain.from_iterable(compress(rows, short)))
-    return pairs[short], np.fromiter(chain.from_iterable(ids), _id_type(*tokenizers)), list(map(len, ids))
+    # The smallest integer type that holds every id.
+    id_type = np.min_scalar_type(max(map(len, tokenizers)) - 1)
+    return pairs[short], np.fromiter(chain.from_iterable(ids), id_type), list(map(len, ids))

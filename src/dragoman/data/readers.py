@@ -208,8 +208,8 @@ def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[Rows]:
     while chunk := list(islice(remaining, CHUNK)):
         src, tgt, *references = zip(*chunk, strict=True)
         # One extra character, so that cleaning recognises a text that is too long.
-        sides = ([(text or "")[: MAX_CHARS + 1] for text in side] for side in (src, tgt))
-        yield Rows(*sides, *([[*filter(None, texts or ())] for texts in lists] for lists in references))
+        src, tgt = ([(text or "")[: MAX_CHARS + 1] for text in side] for side in (src, tgt))
+        yield Rows(src, tgt, [[*filter(None, texts or ())] for texts in references[0]] if references else None)
 
 
 def _copy_task() -> Iterator[tuple[str, str]]:

@@ -16,7 +16,6 @@ _BOUNDARY = re.compile(
     r"(?P<marks>[。｡！？；．….!?]++)(?P<closers>[”’」』）】》〉］｝\"')\]}»]*+)(?P<space>\s*+)"
     f"|[{_LINE_BREAKS}]++\\s*+"
 )
-_BREAK = re.compile(f"[{_LINE_BREAKS}]")
 # These always end a sentence.
 _FULL = re.compile("[。｡！？；]")
 # After one of these, without a space, the sentence continues.
@@ -58,7 +57,7 @@ def split(text: str, max_chars: int | None = None) -> list[Part]:
 def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
     """Whether a match of _BOUNDARY ends the sentence that begins at `start`."""
     marks, closers, space = match.group("marks", "closers", "space")
-    if not marks or _BREAK.search(space):
+    if not marks or set(space) & set(_LINE_BREAKS):
         return True
     after = text[match.end() : match.end() + 1]
     if not space and (_CONTINUES.match(after) or _ASIDE.search(closers)):
@@ -68,7 +67,9 @@ def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
     # 你好!我是… and 很好.他 end a sentence; 3.14, e.g., www.a.b, what?!x and 我…… hesitating do not.
     if not space:
         before = text[match.start() - 1 : match.start()]
-        return len(marks) == 1 and marks != "…" and _is_cjk(before) and _is_cjk(after)
+        # Letters of scripts without spaces; full-width digits are none.
+        cjk = all(character >= "\u2e80" and character.isalpha() for character in (before, after))
+        return len(marks) == 1 and marks != "…" and cjk
     in_lower_case = _next_visible(text, match.end()).islower()
     if "!" in marks or "?" in marks:
         # "Wait!" he said.
@@ -87,11 +88,6 @@ def _is_abbreviation(text: str, start: int, dot: int) -> bool:
     if _ABBREVIATION.search(before) or (len(before) == dot - start and _LIST_NUMBER.fullmatch(before)):
         return True
     return _BEFORE_NUMBER.search(before) is not None and _next_visible(text, dot + 1).isdigit()
-
-
-def _is_cjk(character: str) -> bool:
-    """Whether it is a letter of a script without spaces; full-width digits are not."""
-    return character >= "\u2e80" and character.isalpha()
 
 
 def _shorten(text: str, max_chars: int | None) -> list[Part]:
