@@ -231,7 +231,7 @@ def _clean(config: DataConfig, chunk: tuple[int, Rows]) -> tuple[np.ndarray, lis
 
 
 def _write_ids(folder: Path, texts: Path, config: DataConfig) -> None:
-    """Train the tokenizers, unless there are, and encode the training pairs of at most max_length pieces."""
+    """Encode training pairs of at most max_length pieces; train missing tokenizers."""
     pairs, kept, stored = np.load(texts / "pairs.npy"), [], Ragged(texts / "train")
     if not config.tokenizer.models:
         rng = np.random.default_rng(_SAMPLE_SEED)
@@ -271,7 +271,7 @@ def _tokenizers(config: DataConfig, ids: Path) -> tuple[Tokenizer, Tokenizer]:
 def _encode(
     max_length: int, tokenizers: Sequence[Tokenizer], texts: Ragged, pairs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Return the pairs that are short enough, their ids, and the lengths of their sides."""
+    """Return the pairs that are short enough, their ids and the lengths of sides."""
     # Processes that share the work share the cores; -1 means one thread for each.
     threads = 1 if parent_process() else -1
     sides = (t.encode_batch(texts.texts(2 * pairs + side), threads) for side, t in enumerate(tokenizers))

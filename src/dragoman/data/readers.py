@@ -1,4 +1,4 @@
-"""Corpora of a configuration: files, folders and Hugging Face datasets, read in chunks of rows.
+"""Corpora: files, folders and Hugging Face datasets, read in chunks of rows.
 
 READERS holds one function per suffix; each takes a path and columns and yields rows: (source, target), or these two and
 a list of references. A new format needs one function and one entry; plain files, gzip files and folders then work, and
@@ -208,12 +208,12 @@ def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[Rows]:
     while chunk := list(islice(remaining, CHUNK)):
         src, tgt, *references = zip(*chunk, strict=True)
         # One extra character, so that cleaning recognises a text that is too long.
-        src, tgt = ([(text or "")[: MAX_CHARS + 1] for text in side] for side in (src, tgt))
-        yield Rows(src, tgt, [[*filter(None, texts or ())] for texts in references[0]] if references else None)
+        sources, targets = ([(text or "")[: MAX_CHARS + 1] for text in side] for side in (src, tgt))
+        yield Rows(sources, targets, [[*filter(None, texts or ())] for texts in references[0]] if references else None)
 
 
 def _copy_task() -> Iterator[tuple[str, str]]:
-    """Return 20,000 rows of 3 to 15 random letters on both sides, the same in every run."""
+    """Return 20,000 rows of 3 to 15 random letters, the same in every run."""
     rng = random.Random("copy")
     texts = (" ".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 15))) for _ in range(20_000))
     return ((text, text) for text in texts)

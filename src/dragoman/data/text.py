@@ -1,4 +1,4 @@
-"""Lines of text files, sentence pairs, and the text cleaning that training and translation share.
+"""Lines of text files, sentence pairs, and the cleaning of text.
 
 `clean_text` is the only normalisation, so training and translation see identically normalised text.
 """
