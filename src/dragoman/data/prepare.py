@@ -34,7 +34,8 @@ from dragoman.data.text import SYNTHETIC, Pair
 from dragoman.data.tokenizer import Tokenizer, check_config, suitable_size
 from dragoman.errors import UserError
 
-Chunk, Result = TypeVar("Chunk"), TypeVar("Result")
+Chunk = TypeVar("Chunk")
+Result = TypeVar("Result")
 # Version of the cache; increase it with every change of the code that writes the folders.
 FORMAT = 10
 # Pairs that are encoded at a time.
