@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from dragoman.commands import cli
-from dragoman.data.lines import check_aligned, lines
-from dragoman.data.text import clean_text
+from dragoman.data.text import check_aligned, clean_text, lines
 from dragoman.errors import UserError
 from dragoman.evaluation.scores import Outputs, compare, of_evaluation
 from dragoman.evaluation.testsets import of_files

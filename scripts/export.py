@@ -17,7 +17,7 @@ from pathlib import Path
 from dragoman import files
 from dragoman.bundle import load_info, locate
 from dragoman.commands import cli
-from dragoman.data.lines import lines
+from dragoman.data.text import lines
 from dragoman.errors import UserError, check_choice
 
 FORMATS = ("ctranslate2", "huggingface", "argos")

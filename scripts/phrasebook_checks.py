@@ -82,7 +82,7 @@ def elsewhere(pairs: list[Pair]) -> tuple[list[str], list[str]]:
     Returns the sentences that are in a validation or test split there, and the pairs that are in a training split.
     """
     from dragoman.config import CorpusConfig
-    from dragoman.data.corpora import NotFoundError, find
+    from dragoman.data.readers import NotFoundError, find
 
     faults, notes = set(), set()
     both = {(bare(pair.zh), bare(pair.en)) for pair in pairs if min(len(bare(pair.zh)), len(bare(pair.en))) > SHORT}

@@ -78,9 +78,9 @@ class ToySearch(Greedy):
         return log_probs.topk(2, dim=-1).indices[:, 1:]
 
 
-def read_toy(path: Path, columns: readers.Columns) -> Iterator[readers.Rows]:
+def read_toy(path: Path, columns: readers.Columns) -> Iterator[tuple[str, str]]:
     rows = [line.split("|") for line in path.read_text().splitlines()]
-    yield readers.Rows([row[0] for row in rows], [row[1] for row in rows])
+    yield from ((row[0], row[1]) for row in rows)
 
 
 KINDS: dict[str, tuple[dict[str, Any], Any, list[str]]] = {

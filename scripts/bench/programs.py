@@ -21,7 +21,7 @@ from sentencepiece import SentencePieceProcessor
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
 from tables import Record, save
 
-from dragoman.data.lines import lines as read_lines
+from dragoman.data.text import lines as read_lines
 from dragoman.errors import UserError
 
 # name: (virtual environment, NAME of bench_train_NAME.py or bench_decode_NAME.py, environment variables)

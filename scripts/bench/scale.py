@@ -26,8 +26,8 @@ from dragoman.commands.cli import Parser, command
 from dragoman.compose import compose
 from dragoman.config import CorpusConfig, SearchConfig
 from dragoman.data.collate import collate
-from dragoman.data.corpora import find
 from dragoman.data.datamodule import TranslationData
+from dragoman.data.readers import find
 from dragoman.explain.cost import count_flops
 from dragoman.model.transformer import Transformer
 from dragoman.special import EOS

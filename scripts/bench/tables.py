@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman import files
-from dragoman.data.lines import lines
+from dragoman.data.text import lines
 
 FOLDER = Path("runs/bench")
 Record = dict[str, Any]  # JSON values

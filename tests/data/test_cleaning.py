@@ -103,8 +103,8 @@ def of(*pairs: str) -> np.ndarray:
 
 def assign(train: np.ndarray, held_out: np.ndarray, sizes: dict, leak: str = "pair") -> tuple[list, dict, dict]:
     report = Report()
-    rows, splits = assign_splits(train, held_out, sizes, leak, report, np.zeros(train.shape[1], bool))
-    return rows.tolist(), {split: chosen.tolist() for split, chosen in splits.items()}, report.dropped
+    keep, splits = assign_splits(train, held_out, sizes, leak, report, np.zeros(train.shape[1], bool))
+    return np.flatnonzero(keep).tolist(), {split: chosen.tolist() for split, chosen in splits.items()}, report.dropped
 
 
 def test_duplicates_and_leaks_leave_train() -> None:

@@ -20,7 +20,7 @@ def ids(tmp_path: Path) -> Ragged:
             words = rng.choice(WORDS, 4, replace=False)
             src, tgt = [*words, STOP], [THE, *rng.permutation(words + 30), STOP]
             append(np.array([*src, *tgt], np.uint16).data, [len(src), len(tgt)])
-    return Ragged(tmp_path / "train", "uint16")
+    return Ragged(tmp_path / "train")
 
 
 def test_each_word_weighs_most_beside_its_translation(ids: Ragged) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.data import prepare, processes, readers
+from dragoman.data import prepare, readers
 
 # Prints a line when the processes work, and goes on for ever.
 ENDLESS = """from itertools import count
-from dragoman.data.processes import in_order
+from dragoman.data.prepare import in_order
 for number in in_order(abs, count(), 2):
     if number == 20: print("started", flush=True)
 """
@@ -23,7 +23,7 @@ for number in in_order(abs, count(), 2):
 def test_the_number_of_workers_changes_no_byte(
     small: Callable, write: Callable, pairs: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
-    for module, name, value in ((processes, "ALONE", 1), (readers, "CHUNK", 50), (prepare, "_CHUNK", 50)):
+    for module, name, value in ((prepare, "ALONE", 1), (readers, "CHUNK", 50), (prepare, "_CHUNK", 50)):
         monkeypatch.setattr(module, name, value)
     corpus, contents = write("a.tsv", [("", "empty"), *pairs, *pairs[::3], ("no Han", "here")]), []
     for workers in (1, 2):
@@ -35,8 +35,8 @@ def test_the_number_of_workers_changes_no_byte(
 
 @pytest.mark.slow
 def test_results_are_in_order_and_few_chunks_wait() -> None:
-    chunks, n = itertools.count(), processes.ALONE + 20
-    assert list(itertools.islice(processes.in_order(str, chunks, 2), n)) == list(map(str, range(n)))
+    chunks, n = itertools.count(), prepare.ALONE + 20
+    assert list(itertools.islice(prepare.in_order(str, chunks, 2), n)) == list(map(str, range(n)))
     assert next(chunks) <= n + 4
 
 

@@ -12,7 +12,7 @@ from dragoman import bundle as bundles
 from dragoman import files
 from dragoman.config import TokenizerConfig
 from dragoman.data.collate import collate
-from dragoman.data.lines import lines
+from dragoman.data.text import lines
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.special import PAD
 

@@ -1,10 +1,9 @@
 """Data: from text to ids to batches, independent of models.
 
-text        sentence pairs, clean text                  prepare     cleaned and encoded corpora, cached on disk
-lines       lines of text files, aligned files          store       memory-mapped rows
-readers     formats of corpus files: READERS            batching    lengths to batch plans
-corpora     files, folders and hub datasets by name     collate     ids to one padded Batch
-cleaning    repairs, filters, duplicates, the report    datamodule  all of it as a LightningDataModule
-tokenizer   text to ids and back                        sentences   long texts to sentences
-lexicon     which pieces translate which                processes   work on chunks in several processes
+text        lines, sentence pairs, clean text           store       memory-mapped rows
+readers     corpora by name; their formats: READERS     batching    lengths to batch plans
+cleaning    repairs, filters, duplicates, the report    collate     ids to one padded Batch
+tokenizer   text to ids and back                        datamodule  all of it as a LightningDataModule
+prepare     cleaned and encoded corpora, on disk        sentences   long texts to sentences
+lexicon     which pieces translate which
 """

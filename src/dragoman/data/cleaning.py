@@ -59,8 +59,7 @@ class Report:
 
     def reasons(self, split: str) -> str:
         """Return the reasons for the dropped pairs of a split, with their counts."""
-        counts = self.dropped.get(split, Counter())
-        return ", ".join(f"{reason} {n:,}" for reason, n in counts.most_common())
+        return ", ".join(f"{reason} {n:,}" for reason, n in self.dropped.get(split, Counter()).most_common())
 
     def table(self) -> str:
         """Return the report as lines for the terminal."""
@@ -108,12 +107,8 @@ class Cleaner:
         self._convert_tgt = converter(config.script, config.tgt)
         both = config.script == "both"
         self._hans, self._hant = (converter(script if both else "keep", config.src) for script in ("hans", "hant"))
-        directions = config.every_direction
-        if both and any(is_chinese(direction.tgt) for direction in directions):
-            raise UserError(
-                f"data.script=both: only for Chinese sources (found {', '.join(map(str, directions))}; translations "
-                "would mix both scripts). Choose hans or hant"
-            )
+        if both and any(is_chinese(direction.tgt) for direction in config.every_direction):
+            raise UserError("data.script=both: translations would mix both scripts. Choose hans or hant")
 
     def clean(self, rows: Rows, split: str) -> list[Pair]:
         """Return the pairs to keep, those of validation and test with references."""
@@ -211,7 +206,7 @@ def first_occurrences(values: np.ndarray) -> np.ndarray:
 def assign_splits(
     train: np.ndarray, given: np.ndarray, sizes: dict[str, int], leak: str, report: Report, synthetic: np.ndarray
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the indices of the pairs to keep in train, and those of new splits.
+    """Return a mask (n,) of the pairs to keep in train, and the indices of new splits.
 
     `train` (2, n) and `given` (2, m) are hashes, `given` those of the validation and test pairs that the corpora have.
     `sizes` names the splits to take from train, without the pairs of the mask `synthetic` (n,). Duplicates and leaks
@@ -236,7 +231,7 @@ def assign_splits(
             keep[splits[split]] = False
             chosen = np.hstack([chosen, train[:, splits[split]]])
     drop(leaks(train, chosen, sentence=True), SHARED)
-    return np.flatnonzero(keep), splits
+    return keep, splits
 
 
 def _hold_out(train: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:

@@ -18,7 +18,6 @@ from dragoman.config import DataConfig
 from dragoman.data.batching import BatchPlan, length_batches
 from dragoman.data.collate import Batch, collate, collate_flat
 from dragoman.data.prepare import Prepared, prepare
-from dragoman.data.store import Ragged
 
 # Epoch, and indices of the pairs of a batch: all pairs forwards, then all backwards if both are learnt.
 BatchIndex = tuple[int, np.ndarray]
@@ -31,9 +30,6 @@ class BatchDataset(Dataset[Batch]):
         self._alpha, self._max_length = config.tokenizer.sampling, config.max_length
         self._seed, self._tags, self._ids = seed, tags, prepared.train_ids
         self._tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
-        self._texts = Ragged(prepared.texts / "train")
-        # (n,) the row of each pair's source among the texts; its target follows
-        self._text_rows = np.load(prepared.ids / "rows.npy", mmap_mode="r")
         # (pairs per epoch,) pairs of the ids; a corpus may be repeated.
         self.pairs = np.repeat(np.arange(len(prepared.repeats)), prepared.repeats)
 
@@ -54,12 +50,11 @@ class BatchDataset(Dataset[Batch]):
         max_length pieces, since a position scheme may have a limit.
         """
         samples = []
-        texts = self._texts.texts(self._text_rows[rows // 2] + rows % 2)
-        for row, pair, text in zip(rows.tolist(), pairs.tolist(), texts, strict=True):
-            side = row % 2
-            seed = zlib.crc32(f"{self._seed} {epoch} {pair} {('src', 'tgt')[side]}".encode())
-            ids = self._tokenizers[side].sample(text, alpha=self._alpha, seed=seed)
-            samples.append(ids if len(ids) <= self._max_length else self._ids[row].tolist())
+        for row, pair in zip(rows.tolist(), pairs.tolist(), strict=True):
+            tokenizer, ids = self._tokenizers[row % 2], self._ids[row].tolist()
+            seed = zlib.crc32(f"{self._seed} {epoch} {pair} {('src', 'tgt')[row % 2]}".encode())
+            sample = tokenizer.sample(tokenizer.decode(ids), alpha=self._alpha, seed=seed)
+            samples.append(sample if len(sample) <= self._max_length else ids)
         return samples
 
 
@@ -86,7 +81,7 @@ class TranslationData(LightningDataModule):
         self._dataset, self.train_ids = BatchDataset(prepared, config, seed, self._tags), prepared.train_ids
         # Pairs of an epoch in each direction; repeated pairs count each time.
         self.train_size = len(self._dataset.pairs)
-        sides = self.train_ids.lengths().reshape(-1, 2)[self._dataset.pairs].T + 1
+        sides = np.diff(self.train_ids.offsets).astype(np.int32).reshape(-1, 2)[self._dataset.pairs].T + 1
         n_directions, n_tags = self._tags.shape
         # Lengths of sources and targets of an epoch, special ids included.
         self.lengths = np.concatenate(sides[:n_directions]) + n_tags, np.concatenate(sides[::-1][:n_directions])

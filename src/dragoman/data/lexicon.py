@@ -23,11 +23,15 @@ def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[
     piece ("the"). In a joint vocabulary, a piece has an entry only if it is more than twice as frequent in sources as
     in targets: digits and punctuation have none.
     """
-    pairs = np.arange(len(ids) // 2)
-    if len(pairs) > _MAX_PAIRS:
-        pairs = np.sort(np.random.default_rng(1).choice(pairs, _MAX_PAIRS, replace=False))
+    n_pairs = len(ids) // 2
+    pairs = np.sort(np.random.default_rng(1).choice(n_pairs, min(n_pairs, _MAX_PAIRS), replace=False))
     (src, n_src), (tgt, n_tgt) = ids.take(2 * pairs), ids.take(2 * pairs + 1)
-    sources, positions = _links(src, n_src, n_tgt)
+    # Each target piece of a pair is linked with each of its source pieces, and with PAD for none. A position is an
+    # index of the concatenated targets.
+    pieces = np.insert(src.astype(np.int64), np.cumsum(n_src), PAD)
+    first, n_links = np.repeat(np.cumsum(n_tgt) - n_tgt, n_src + 1), np.repeat(n_tgt, n_src + 1)
+    shifts = first - np.cumsum(n_links) + n_links
+    sources, positions = np.repeat(pieces, n_links), np.arange(n_links.sum()) + np.repeat(shifts, n_links)
     keys, entries = np.unique(sources * tgt_size + tgt[positions], return_inverse=True)
     sources, targets = np.divmod(keys, tgt_size)
     t = np.ones(len(keys))
@@ -44,16 +48,3 @@ def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[
     if joint:
         keep &= in_src[sources] > 2 * in_tgt[sources]
     return sources[keep], targets[keep], weights[keep]
-
-
-def _links(src: np.ndarray, n_src: np.ndarray, n_tgt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return all possible links: source pieces (n,) and target positions (n,).
-
-    Each target piece of a pair is linked with each of its source pieces, and with PAD for none. A position is an index
-    of the concatenated targets; `n_src` and `n_tgt` are the numbers of pieces of the sentences.
-    """
-    # One PAD after the source pieces of each pair.
-    pieces = np.insert(src.astype(np.int64), np.cumsum(n_src), PAD)
-    first, n_links = np.repeat(np.cumsum(n_tgt) - n_tgt, n_src + 1), np.repeat(n_tgt, n_src + 1)
-    shifts = first - np.cumsum(n_links) + n_links
-    return np.repeat(pieces, n_links), np.arange(n_links.sum()) + np.repeat(shifts, n_links)

@@ -12,14 +12,17 @@ import numpy as np
 
 
 class Ragged:
-    """n rows of `dtype` in the files `stem`.values and `stem`.offsets.npy."""
+    """n rows of unsigned integers in the files `stem`.values and `stem`.offsets.npy."""
 
-    def __init__(self, stem: Path, dtype: str = "uint8") -> None:
-        self.stem, self.dtype = stem, dtype
+    def __init__(self, stem: Path) -> None:
+        self.stem, values = stem, Path(f"{stem}.values")
         # Plain arrays over the mapped files, because slicing np.memmap is slow.
         self.offsets = np.asarray(np.load(f"{stem}.offsets.npy", mmap_mode="r"))  # (n + 1,) int64
-        # mmap fails on an empty file.
-        self.values = np.asarray(np.memmap(f"{stem}.values", dtype, "r")) if self.offsets[-1] else np.empty(0, dtype)
+        n_values = int(self.offsets[-1])
+        # mmap fails on an empty file. The type of the values follows from their size.
+        self.values = np.empty(0, np.uint8)
+        if n_values:
+            self.values = np.asarray(np.memmap(values, f"u{values.stat().st_size // n_values}", "r"))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -38,13 +41,9 @@ class Ragged:
         shifts = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
         return self.values[shifts + np.arange(len(shifts))], lengths
 
-    def lengths(self) -> np.ndarray:
-        """(n,) int32, the length of each row."""
-        return np.diff(self.offsets).astype(np.int32)
-
-    def __reduce__(self) -> tuple[object, tuple[Path, str]]:
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
         # Pickled by name: a worker process maps the same files.
-        return Ragged, (self.stem, self.dtype)
+        return Ragged, (self.stem,)
 
 
 @contextmanager

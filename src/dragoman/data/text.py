@@ -1,11 +1,17 @@
-"""Sentence pairs, and the text cleaning that training and translation share.
+"""Lines of text files, sentence pairs, and the cleaning of text.
 
 `clean_text` is the only normalisation, so training and translation see identically normalised text.
 """
 
+import gzip
 import re
 import unicodedata
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
+
+from dragoman.errors import UserError
 
 SPLITS = ("train", "validation", "test")
 # Limit of a sentence. Readers truncate one character above it, and cleaning drops the pair.
@@ -24,7 +30,10 @@ DEFECTS = {
 }
 _REPLACEMENTS = {"invisible": "", "line end": " ", "invalid UTF-8": "\ufffd", "sentencepiece space": "_"}
 _PATTERNS = {re.compile(f"[{DEFECTS[name]}]+"): text for name, text in _REPLACEMENTS.items()}
+_INVALID = re.compile(f"[{DEFECTS['invalid UTF-8']}]")
 _ANY_DEFECT = re.compile(f"[{''.join(DEFECTS.values())}]")
+# Minimum number of lines that are not UTF-8 to judge the encoding of a file.
+_FEW = 10
 
 
 class Pair(NamedTuple):
@@ -54,3 +63,32 @@ def clean_text(text: str) -> str:
     if not unicodedata.is_normalized("NFC", text):
         text = unicodedata.normalize("NFC", text)
     return " ".join(text.split())
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file, plain or gzip, without their "\n".
+
+    Lines end at the byte "\n" alone. U+2028 and a lone carriage return are text; splitting there would misalign two
+    files. Bytes that are not UTF-8 become lone surrogates, which cleaning repairs.
+    """
+    damaged = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                text = line.removesuffix(b"\n").decode(errors="surrogateescape")
+                damaged += _INVALID.search(text) is not None
+                if _FEW <= damaged > number / 2:
+                    raise UserError(f"{path}: not UTF-8. Convert it: iconv -f GB18030 (or UTF-16) -t UTF-8")
+                yield text
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from error
+
+
+def check_aligned(src: Path, tgt: Path) -> None:
+    """Raise UserError unless two files have equally many lines."""
+    n_src, n_tgt = (sum(1 for _ in lines(path)) for path in (src, tgt))
+    if n_src != n_tgt:
+        raise UserError(
+            f"{tgt}: not aligned with {src} (found {n_tgt} and {n_src} lines). Find the place: "
+            f"python scripts/doctor.py --src-path {src} --tgt-path {tgt}"
+        )

@@ -29,6 +29,7 @@ from dragoman.special import BOS, EOS, PAD, UNK
 
 # sentencepiece's algorithms, and whether they can sample tokenisations, for subword regularisation.
 KINDS = {"bpe": True, "unigram": True, "char": False, "word": False}
+_SPECIAL_IDS = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
 
 
 def check_config(config: TokenizerConfig, languages: Sequence[str] = ()) -> None:
@@ -105,10 +106,7 @@ class Tokenizer:
                 add_dummy_prefix=not all(map(is_unspaced, languages)),
                 # In bytes. By default long sentences are skipped silently.
                 max_sentence_length=4 * MAX_CHARS + 1,
-                pad_id=PAD,
-                unk_id=UNK,
-                bos_id=BOS,
-                eos_id=EOS,
+                **_SPECIAL_IDS,
                 control_symbols=[_tag_piece(language) for language in tags],
                 minloglevel=2,
                 # num_threads keeps its default, 16: unigram's EM sums depend on it, and the same corpus must
@@ -148,7 +146,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; special ids and tags are dropped."""
-        text = self._model.decode([i for i in ids if i not in (PAD, UNK, BOS, EOS)])
+        text = self._model.decode([i for i in ids if i not in _SPECIAL_IDS.values()])
         # Kind `word` encodes an unknown word in bytes, its leading space as ▁, which clean text never has.
         return text.replace("▁", " ").removeprefix(" ") if "▁" in text else text
 

@@ -10,7 +10,7 @@ import numpy as np
 from rich.text import Text
 
 from dragoman.config import DataConfig
-from dragoman.data.corpora import find as find_corpus
+from dragoman.data.readers import find as find_corpus
 from dragoman.doctor.findings import chinese_scripts, faults, find, suspects
 from dragoman.doctor.survey import survey, texts_of
 from dragoman.errors import UserError

@@ -16,7 +16,7 @@ from rich.progress import track
 
 from dragoman.config import DataConfig
 from dragoman.data.cleaning import Cleaner, Report
-from dragoman.data.corpora import Corpus
+from dragoman.data.readers import Corpus
 from dragoman.data.text import DEFECTS
 from dragoman.languages import reads
 

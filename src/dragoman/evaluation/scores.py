@@ -22,8 +22,7 @@ from sacrebleu.significance import PairedTest
 
 from dragoman import files, metrics
 from dragoman.config import SearchConfig
-from dragoman.data.lines import lines
-from dragoman.data.text import Pair, clean_text
+from dragoman.data.text import Pair, clean_text, lines
 from dragoman.errors import UserError
 from dragoman.evaluation.testsets import of_files
 from dragoman.languages import Direction, is_unspaced

@@ -22,10 +22,9 @@ from omegaconf import OmegaConf
 
 from dragoman.config import CorpusConfig, DataConfig
 from dragoman.data.cleaning import converter
-from dragoman.data.corpora import find
-from dragoman.data.lines import check_aligned, lines
 from dragoman.data.prepare import prepare
-from dragoman.data.text import Pair, clean_text
+from dragoman.data.readers import find
+from dragoman.data.text import Pair, check_aligned, clean_text, lines
 from dragoman.errors import UserError, check_choice
 from dragoman.languages import Direction
 
