@@ -18,7 +18,7 @@ from dragoman import bundle as bundles
 from dragoman.bundle import BundleInfo
 from dragoman.commands.cli import command
 from dragoman.config import SearchConfig
-from dragoman.search.hypothesis import Hypothesis
+from dragoman.search import Hypothesis
 
 LONGEST = 100  # pieces of a translation; no source has more
 TRIES = 3  # until other processes are quiet

@@ -12,7 +12,7 @@ from dragoman.config import SearchConfig
 from dragoman.explain.attention_map import attended
 from dragoman.explain.page import render
 from dragoman.explain.trace import Trace, as_text, trace
-from dragoman.search.greedy import plain_greedy
+from dragoman.search.search import plain_greedy
 from dragoman.special import EOS
 from dragoman.translation.engine import translate_ids
 

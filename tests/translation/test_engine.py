@@ -11,8 +11,8 @@ from dragoman.errors import UserError
 from dragoman.model.pooling import POOLINGS
 from dragoman.model.position import POSITIONS
 from dragoman.model.transformer import Transformer
-from dragoman.search.greedy import plain_greedy
-from dragoman.search.search import Hypothesis
+from dragoman.search import Hypothesis
+from dragoman.search.search import plain_greedy
 from dragoman.special import BOS, EOS
 from dragoman.translation.engine import choose_device, line_vectors, log_prob, translate_ids
 

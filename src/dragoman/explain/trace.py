@@ -15,9 +15,8 @@ from dragoman.data.tokenizer import Tokenizer
 from dragoman.explain.attention_map import attended
 from dragoman.explain.page import render
 from dragoman.model.transformer import Transformer
-from dragoman.search.beam import Beam
-from dragoman.search.hypothesis import Hypothesis, Sentence, normalised
-from dragoman.search.warp import log_probabilities
+from dragoman.search import Hypothesis, Sentence
+from dragoman.search.search import Beam, log_probabilities, normalised
 from dragoman.special import BOS, EOS
 
 N_LIKELIEST = 5

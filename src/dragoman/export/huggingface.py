@@ -27,8 +27,7 @@ from dragoman.errors import UserError
 from dragoman.export import weights
 from dragoman.languages import primary
 from dragoman.manifest import read_json
-from dragoman.search.hypothesis import normalised
-from dragoman.search.warp import NEVER
+from dragoman.search.search import NEVER, normalised
 from dragoman.special import BOS, EOS, PAD, UNK
 from dragoman.translation import export
 from dragoman.translation.engine import log_prob, translate_ids
@@ -92,7 +91,7 @@ def _write_model(bundle: Bundle, description: dict[str, Any], kind: Any, folder:
         max_length=search.max_length(bundle.max_length) + 1,  # <BOS> is counted
         num_beams=search.beam_size if search.kind == "beam" else 1,
         length_penalty=search.length_penalty,
-        early_stopping=search.length_penalty != 0,  # see search/beam.py
+        early_stopping=search.length_penalty != 0,  # see search/search.py
         suppress_tokens=list(NEVER),
         begin_suppress_tokens=[EOS],
         renormalize_logits=True,

@@ -24,7 +24,7 @@ from dragoman.bundle import CARD, BundleInfo, included
 from dragoman.config import SearchConfig
 from dragoman.errors import UserError, check_choice
 from dragoman.manifest import MANIFEST, listed, read_json, verify
-from dragoman.search.hypothesis import Hypothesis
+from dragoman.search import Hypothesis
 
 SEARCHES = ("greedy", "beam")  # kinds with the same results in CTranslate2 and search/
 FORMAT_VERSION = 1

@@ -19,7 +19,8 @@ from dragoman.data.collate import collate
 from dragoman.errors import UserError, choose
 from dragoman.model.pooling import POOLINGS
 from dragoman.model.transformer import Transformer
-from dragoman.search.search import SEARCHES, Hypothesis, Sentence, search
+from dragoman.search import Hypothesis, Sentence
+from dragoman.search.search import SEARCHES, search
 
 _MOST_WORKERS = 4  # more would wait for Python's global lock
 Ids = Sequence[Sequence[int]]  # of sentences, without <EOS>

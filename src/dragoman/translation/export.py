@@ -1,7 +1,7 @@
 """Export of a bundle to CTranslate2, into its folder ctranslate2/.
 
 Absolute positions are exported as a table of position encodings, long enough for the bundle's search settings. The
-pieces that are never produced (search/warp.py) get a very low output bias.
+pieces that are never produced (search/search.py) get a very low output bias.
 
 Verification: before the export is saved, CTranslate2 and torch translate 100 sentences by greedy search in float32.
 Two translations may differ only after a near tie: at the first piece that differs, torch's log-probs of the two pieces
@@ -28,7 +28,7 @@ from dragoman.manifest import MANIFEST, entries
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.position import POSITIONS, T5, Rope
 from dragoman.model.transformer import Transformer
-from dragoman.search.warp import NEVER
+from dragoman.search.search import NEVER
 from dragoman.special import BOS, EOS, UNK
 from dragoman.translation.ctranslate2 import FORMAT_VERSION, CTranslate2Engine, export_of, library, made_of
 from dragoman.translation.engine import translate_ids

@@ -8,7 +8,7 @@ from dragoman.data.sentences import split
 from dragoman.data.text import clean_text
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.languages import is_unspaced
-from dragoman.search.hypothesis import Hypothesis
+from dragoman.search import Hypothesis
 from dragoman.special import EOS
 
 # Sentences with more characters per allowed piece are split before they are encoded, so no encoded text is very long.

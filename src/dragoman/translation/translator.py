@@ -25,7 +25,7 @@ from dragoman.config import SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.errors import UserError, check_choice, choose
 from dragoman.languages import Direction, by_script
-from dragoman.search.hypothesis import Hypothesis
+from dragoman.search import Hypothesis
 from dragoman.translation.ctranslate2 import SEARCHES, CTranslate2Engine, export_of, library
 from dragoman.translation.lines import Candidate, Sentence, Translation, in_lines, join, sentences
 from dragoman.translation.warning import warnings
