@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dragoman.bundle import read_json
 from dragoman.data.lines import lines
 from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation.scores import HYPOTHESES, SCORES
 from dragoman.evaluation.testsets import of_files
 from dragoman.languages import is_unspaced
-from dragoman.manifest import read_json
 from dragoman.metrics import LOWER_IS_BETTER, METRICS, reference_streams
 
 N_SAMPLES = {"bs": 1000, "ar": 2000}  # of bootstrap and of randomization

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from dragoman.bundle import read_json
 from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.evaluation.comparison import of_evaluation
@@ -18,7 +19,6 @@ from dragoman.evaluation.scores import SCORES
 from dragoman.explain.cost import Cost, table
 from dragoman.explain.page import data_url, render
 from dragoman.explain.picture import attention_figure, curve_figure
-from dragoman.manifest import read_json
 from dragoman.metrics import LOWER_IS_BETTER, METRICS
 from dragoman.training.run import flatten
 from dragoman.translation.translator import Translator

@@ -19,14 +19,13 @@ from safetensors.torch import load_file
 
 from dragoman import bundle as bundles
 from dragoman import files
-from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle
+from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle, read_json
 from dragoman.config import SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.export import weights
 from dragoman.languages import primary
-from dragoman.manifest import read_json
 from dragoman.search.search import NEVER, normalised
 from dragoman.special import BOS, EOS, PAD, UNK
 from dragoman.translation import export

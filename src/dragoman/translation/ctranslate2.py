@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import files
-from dragoman.bundle import CARD, BundleInfo, included
+from dragoman.bundle import CARD, MANIFEST, BundleInfo, included, listed, read_json, verify
 from dragoman.config import SearchConfig
 from dragoman.errors import UserError, check_choice
-from dragoman.manifest import MANIFEST, listed, read_json, verify
 from dragoman.search import Hypothesis
 
 SEARCHES = ("greedy", "beam")  # kinds with the same results in CTranslate2 and search/

@@ -20,11 +20,10 @@ from torch import nn
 
 from dragoman import bundle as bundles
 from dragoman import files
-from dragoman.bundle import Bundle
+from dragoman.bundle import MANIFEST, Bundle, entries
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.errors import UserError, check_choice
-from dragoman.manifest import MANIFEST, entries
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.position import POSITIONS, T5, Rope
 from dragoman.model.transformer import Transformer
