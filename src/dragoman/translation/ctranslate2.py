@@ -14,7 +14,7 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,6 @@ class CTranslate2Engine:
         batch_tokens: int = 4096,
         lines: Sequence[int] | None = None,  # unused; the torch engine seeds sampling with them
         scored: bool = True,
-        progress: Callable[[int], object] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate like engine.translate_ids, without token_scores; scores if `scored`."""
         check_choice("search.kind", search.kind, SEARCHES)
@@ -74,7 +73,7 @@ class CTranslate2Engine:
         width = search.beam_size if search.kind == "beam" else 1
         results: list[list[Hypothesis]] = [[] for _ in sources]
 
-        def translate(batch: list[int]) -> int:
+        def translate(batch: list[int]) -> None:
             answers = self._model.translate_batch(
                 [[self._src_pieces[id] for id in sources[i]] for i in batch],
                 beam_size=width,
@@ -91,15 +90,12 @@ class CTranslate2Engine:
                     Hypothesis([self._tgt_ids[piece] for piece in pieces[: caps[i]]], score, [])
                     for pieces, score in pairs
                 ]
-            return len(batch)
 
         n_tokens = sum(len(source) + 1 for source in sources)
         batches = _batches(sources, min(batch_tokens // width, n_tokens // self.workers))
         # More threads than workers, so that the next batch of each worker is ready.
         with ThreadPoolExecutor(2 * self.workers) as pool:
-            for n_done in itertools.accumulate(pool.map(translate, batches)):
-                if progress:
-                    progress(n_done)
+            list(pool.map(translate, batches))
         return results
 
 

@@ -4,10 +4,10 @@ The precision is the caller's: all computations follow torch.autocast where it i
 into evaluation mode.
 """
 
-import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from dragoman.search.search import SEARCHES, search
 
 _MOST_WORKERS = 4  # more would wait for Python's global lock
 Ids = Sequence[Sequence[int]]  # of sentences, without <EOS>
+T = TypeVar("T")
 
 
 def translate_ids(
@@ -33,13 +34,11 @@ def translate_ids(
     *,
     batch_tokens: int = 4096,
     lines: Sequence[int] | None = None,
-    progress: Callable[[int], object] | None = None,
 ) -> list[list[Hypothesis]]:
     """Source ids without <EOS> -> the n_best hypotheses of each, best first.
 
     `batch_tokens` bounds (rows of the search) x (longest source) of a batch. `lines` are the sentences' numbers in
-    the whole input (default: 0, 1, 2 ...), which seed sampling. `progress` is called with the number of sentences
-    finished so far.
+    the whole input (default: 0, 1, 2 ...), which seed sampling.
     """
     lines = range(len(sources)) if lines is None else lines
     lengths = [len(source) + 1 for source in sources]  # with <EOS>
@@ -48,20 +47,18 @@ def translate_ids(
     width = choose("search.kind", config.kind, SEARCHES).width(config)
     results: list[list[Hypothesis]] = [[] for _ in sources]
 
-    def translate(batch: list[int]) -> int:
+    def translate(batch: list[int]) -> list[list[Hypothesis]]:
         inputs = collate([sources[i] for i in batch], [[]] * len(batch))
         padding = inputs.src_key_padding_mask
         cache = model.begin(inputs.src.to(device), padding.to(device) if padding.any() else None)
         sentences = [Sentence(lines[i], min(config.max_length(len(sources[i])), limit)) for i in batch]
-        for i, hypotheses in zip(batch, search(model.step, cache, sentences, config), strict=True):
-            results[i] = hypotheses
-        return len(batch)
+        return search(model.step, cache, sentences, config)
 
     model.eval()
     batches = length_batches(lengths, batch_tokens, rows_per=width)
-    for n_done in itertools.accumulate(_in_threads(translate, batches, device)):
-        if progress:
-            progress(n_done)
+    for batch, hypotheses in zip(batches, _in_threads(translate, batches, device), strict=True):
+        for i, row in zip(batch, hypotheses, strict=True):
+            results[i] = row
     return results
 
 
@@ -106,26 +103,24 @@ def choose_device(name: str = "auto") -> torch.device:
     return device
 
 
-def _in_threads(translate: Callable[[list[int]], int], batches: list[list[int]], device: torch.device) -> Iterator[int]:
+def _in_threads(translate: Callable[[list[int]], T], batches: list[list[int]], device: torch.device) -> Iterator[T]:
     """Translate the batches, in order; on a CPU up to _MOST_WORKERS at a time.
 
     Threads that share the small products of one batch wait for each other more than they compute.
     """
     n_threads = torch.get_num_threads()
-    n_workers = min(n_threads, len(batches), _MOST_WORKERS) if device.type == "cpu" else 1
+    n_workers = max(1, min(n_threads, len(batches), _MOST_WORKERS)) if device.type == "cpu" else 1
     autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
 
-    def work(batch: list[int]) -> int:
+    def work(batch: list[int]) -> T:
         # Unlike inference_mode, no_grad lets autocast cast each weight once.
         with torch.no_grad(), torch.autocast(device.type, autocast[1], enabled=autocast[0]):
             return translate(batch)
 
-    if n_workers < 2:
-        yield from map(work, batches)
-        return
     torch.set_num_threads(n_threads // n_workers)
     try:
         with ThreadPoolExecutor(n_workers) as pool:
-            yield from pool.map(work, batches)
+            # A GPU's current device belongs to the thread.
+            yield from (pool.map if n_workers > 1 else map)(work, batches)
     finally:
         torch.set_num_threads(n_threads)

@@ -1,6 +1,6 @@
 """Split lines into sentences with ids, and join translated sentences into lines."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -100,11 +100,3 @@ def _space_between(space: str, tgt: str) -> str:
         return ""
     # No space, or another one, such as the ideographic space of Chinese, becomes a space.
     return " " if space.strip(" \t") else space or " "
-
-
-def in_lines(progress: Callable[[int], object], before: int, n_lines: int, n_sentences: int) -> Callable[[int], object]:
-    """Return a callback that takes an engine's count of sentences and reports lines.
-
-    `before` lines are done already. The n_sentences belong to the next n_lines.
-    """
-    return lambda n_done: progress(before + n_lines * n_done // n_sentences)

@@ -27,7 +27,7 @@ from dragoman.errors import UserError, check_choice, choose
 from dragoman.languages import Direction, by_script
 from dragoman.search import Hypothesis
 from dragoman.translation.ctranslate2 import SEARCHES, CTranslate2Engine, export_of, library
-from dragoman.translation.lines import Candidate, Sentence, Translation, in_lines, join, sentences
+from dragoman.translation.lines import Candidate, Sentence, Translation, join, sentences
 from dragoman.translation.warning import warnings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
 
 __all__ = ["Candidate", "Translation", "Translator"]
-WINDOW = 2_000  # lines translated at a time
+WINDOW = 1_000  # lines translated at a time
 log = logging.getLogger(__name__)
 
 
@@ -97,7 +97,7 @@ class Translator:
 
         `search` defaults to the settings in the bundle. An example of `direction` is zh_en. `batch_tokens` is the
         maximum of sentences x beams x longest sentence in a batch. `scored=False` is faster, but scores may be
-        missing. `progress` is called with the number of lines done so far.
+        missing. `progress` is called with the number of lines done so far, after each WINDOW.
         """
         search, progress = search or self.bundle.search, progress or (lambda n_lines: None)
         translate = self._translate_ids(search, scored)
@@ -105,8 +105,7 @@ class Translator:
         for to, window in self._windows(lines, direction):
             sources = [sentence.ids for line in window for sentence in line if sentence.ids]
             numbers = range(n_sentences, n_sentences + len(sources))
-            report = in_lines(progress, n_lines, len(window), len(sources))
-            rest = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers, progress=report))
+            rest = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers))
             for line in window:
                 parts = [(sentence, next(rest) if sentence.ids else []) for sentence in line]
                 n_best = max([1, *(len(hypotheses) for _, hypotheses in parts)])
