@@ -98,7 +98,7 @@ def load(settings: Settings, info: BundleInfo) -> Engine:
     if settings.engine == "ctranslate2":
         from dragoman.translation.ctranslate2 import CTranslate2Engine
 
-        return partial(CTranslate2Engine.load(Path(settings.bundle), info).translate, scored=False)
+        return CTranslate2Engine.load(Path(settings.bundle), info).translate
     import torch
 
     from dragoman.translation.engine import translate_ids

@@ -73,7 +73,7 @@ def main(argv: list[str]) -> None:
             show(translator.trace(args.text[0], search, direction=str(direction)), args, out, direction)
             return
         n_warnings = 0
-        for number, result in enumerate(translator.stream(lines, search, scored=args.json, **settings), 1):
+        for number, result in enumerate(translator.stream(lines, search, **settings), 1):
             for message in result.warnings:
                 print(f"warning: line {number}: {message}", file=sys.stderr)
             n_warnings += len(result.warnings)

@@ -47,7 +47,7 @@ def evaluate(
     """
     check_replaceable(folder, SCORES)
     sources, references = [pair.src for pair in pairs], [pair.references for pair in pairs]
-    results = translator.stream(sources, search, direction=str(direction), scored=False, **settings)
+    results = translator.stream(sources, search, direction=str(direction), **settings)
     hypotheses = [clean_text(result.text) for result in results]
     corpora = list(dict.fromkeys(pair.corpus for pair in pairs))
     scores = {}
@@ -112,7 +112,7 @@ def warning_rates(
     `settings` are those of Translator.stream.
     """
     rates, texts = {}, inputs(pairs)
-    results = translator.stream(chain(*texts.values()), search, direction=str(direction), scored=False, **settings)
+    results = translator.stream(chain(*texts.values()), search, direction=str(direction), **settings)
     for name in texts:
         counts = Counter[str]()
         for result in islice(results, len(pairs)):

@@ -29,7 +29,7 @@ from dragoman.model.position import POSITIONS, T5, Rope
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import NEVER
 from dragoman.special import BOS, EOS, UNK
-from dragoman.translation.ctranslate2 import FORMAT_VERSION, CTranslate2Engine, export_of, library, made_of
+from dragoman.translation.ctranslate2 import FORMAT_VERSION, CTranslate2Engine, export_of, made_of
 from dragoman.translation.engine import translate_ids
 
 QUANTIZATIONS = ("int8", "int16", "float32")
@@ -59,7 +59,8 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
     Random ids are used if there are fewer than 100 sources. Raises UserError if CTranslate2 does not support the model,
     or if its translations differ from those of torch. In both cases an older export stays unchanged.
     """
-    version = library().__version__
+    import ctranslate2
+
     check_choice("quantization", quantization, QUANTIZATIONS)
     # Before the weights are loaded: if they are replaced in between, the export is then recognised as stale.
     origin = made_of(folder)
@@ -74,7 +75,7 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
         _write(bundle, new, positions, quantization)
         manifest = {
             "format_version": FORMAT_VERSION,
-            "library": version,
+            "library": ctranslate2.__version__,
             "quantization": quantization,
             "positions": positions,
             "made_of": origin,
@@ -102,7 +103,7 @@ def _verify(bundle: Bundle, fast: CTranslate2Engine, texts: Sequence[str]) -> No
     sources = verified_sources(bundle, texts, (fast.positions or _FEWEST_POSITIONS) - 2)
     greedy = SearchConfig(kind="greedy")
     by_torch = translate_ids(bundle.model, sources, greedy)
-    by_ctranslate2 = fast.translate(sources, greedy, scored=False)
+    by_ctranslate2 = fast.translate(sources, greedy)
     # Greedy search gives one hypothesis per sentence.
     for source, (ours,), (theirs,) in zip(sources, by_torch, by_ctranslate2, strict=True):
         if ours.ids != theirs.ids and gap(bundle.model, source, ours.ids, theirs.ids) > NEAR_TIE:

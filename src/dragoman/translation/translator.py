@@ -26,7 +26,7 @@ from dragoman.data.text import clean_text
 from dragoman.errors import UserError, check_choice, choose
 from dragoman.languages import Direction, by_script
 from dragoman.search import Hypothesis
-from dragoman.translation.ctranslate2 import SEARCHES, CTranslate2Engine, export_of, library
+from dragoman.translation.ctranslate2 import SEARCHES, CTranslate2Engine, export_of
 from dragoman.translation.lines import Candidate, Sentence, Translation, join, sentences
 from dragoman.translation.warning import warnings
 
@@ -90,17 +90,16 @@ class Translator:
         *,
         batch_tokens: int = 4096,
         direction: str | None = None,
-        scored: bool = True,
         progress: Callable[[int], object] | None = None,
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order; the input may have any length.
 
         `search` defaults to the settings in the bundle. An example of `direction` is zh_en. `batch_tokens` is the
-        maximum of sentences x beams x longest sentence in a batch. `scored=False` is faster, but scores may be
-        missing. `progress` is called with the number of lines done so far, after each WINDOW.
+        maximum of sentences x beams x longest sentence in a batch. `progress` is called with the number of lines done
+        so far, after each WINDOW.
         """
         search, progress = search or self.bundle.search, progress or (lambda n_lines: None)
-        translate = self._translate_ids(search, scored)
+        translate = self._translate_ids(search)
         n_lines = n_sentences = 0
         for to, window in self._windows(lines, direction):
             sources = [sentence.ids for line in window for sentence in line if sentence.ids]
@@ -160,10 +159,10 @@ class Translator:
                 progress(n_lines)
         return torch.cat(vectors)
 
-    def _translate_ids(self, search: SearchConfig, scored: bool) -> Callable[..., list[list[Hypothesis]]]:
+    def _translate_ids(self, search: SearchConfig) -> Callable[..., list[list[Hypothesis]]]:
         """Return the function that translates ids by this search."""
         if self._export and search.kind in SEARCHES:
-            return partial(self._export.translate, scored=scored)
+            return self._export.translate
         if self._export:
             log.warning("note: CTranslate2 does not support search.kind=%s; torch is used", search.kind)
         from dragoman.translation.engine import translate_ids
@@ -198,9 +197,14 @@ def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CT
             export_bundle(folder)
         if engine == "auto" and not export_of(folder).is_dir():
             return None
-        on_gpu = engine == device == "auto" and library().get_cuda_device_count()
-        return None if on_gpu else CTranslate2Engine.load(folder, info)
-    except (UserError, OSError) as error:  # such as a cache folder that cannot be written
+        if engine == device == "auto":
+            import ctranslate2
+
+            if ctranslate2.get_cuda_device_count():
+                return None
+        return CTranslate2Engine.load(folder, info)
+    # It is not installed, or the cache folder cannot be written.
+    except (UserError, ImportError, OSError) as error:
         if engine == "ctranslate2":
             raise
         log.warning("note: %s; torch is used", error)
