@@ -14,7 +14,7 @@ from itertools import tee
 from dragoman.commands import cli
 from dragoman.data.text import SYNTHETIC, clean_text
 from dragoman.errors import UserError
-from dragoman.translation.warning import kind_of
+from dragoman.translation.lines import kind_of
 
 
 @cli.command

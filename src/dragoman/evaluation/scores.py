@@ -21,8 +21,8 @@ from dragoman.data.text import Pair, clean_text
 from dragoman.errors import UserError
 from dragoman.languages import Direction, is_chinese, primary
 from dragoman.metrics import Score
+from dragoman.translation.lines import KINDS, kind_of
 from dragoman.translation.translator import Translator
-from dragoman.translation.warning import KINDS, kind_of
 
 HYPOTHESES, SCORES = "hypotheses.txt", "scores.json"
 N_INPUTS = 5  # of `inputs`

@@ -28,7 +28,6 @@ from dragoman.languages import Direction, by_script
 from dragoman.search import Hypothesis
 from dragoman.translation.ctranslate2 import SEARCHES, CTranslate2Engine, export_of
 from dragoman.translation.lines import Candidate, Sentence, Translation, join, sentences
-from dragoman.translation.warning import warnings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,10 +106,7 @@ class Translator:
             rest = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers))
             for line in window:
                 parts = [(sentence, next(rest) if sentence.ids else []) for sentence in line]
-                n_best = max([1, *(len(hypotheses) for _, hypotheses in parts)])
-                ranks = [join(parts, rank, self.bundle.tgt_tokenizer, to.tgt) for rank in range(n_best)]
-                source = " ".join(sentence.text for sentence in line)
-                yield Translation(ranks, list(warnings(source, ranks[0].text, to, self.bundle.src_tokenizer)))
+                yield join(parts, to, self.bundle.src_tokenizer, self.bundle.tgt_tokenizer)
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
             progress(n_lines)
 
