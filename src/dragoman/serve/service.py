@@ -159,7 +159,7 @@ class Service:
             raise UserError("Invalid request: the text is in the target language")
         translator = self.models.translator(direction)
         tokenizer = translator.bundle.src_tokenizer
-        parts = sentences(request.q.strip(), tokenizer, tokenizer.tag(direction.tgt), translator.max_length)
+        parts = sentences(request.q.strip(), tokenizer, tokenizer.tag(direction.tgt), translator.bundle.max_length)
         return translator, str(direction), (part for part in parts if part.ids)
 
     def _run(self, options: tuple[Direction, int], texts: list[str]) -> list[Translation]:

@@ -46,9 +46,8 @@ class Translator:
     def __init__(self, bundle: BundleInfo, read: Callable[[], Bundle], export: CTranslate2Engine | None = None) -> None:
         self.bundle, self._read, self._export = bundle, read, export
         self.engine = "ctranslate2" if export else "torch"  # for the searches that it supports
-        # Each sentence ends in <EOS>. In a model of two directions it also begins with a language tag.
-        limit = export.positions if export else self.model.max_positions
-        self.max_length = min(bundle.max_length, (limit or sys.maxsize) - len(bundle.directions))
+        if not export:
+            self.model = read().model
 
     @classmethod
     def load(cls, folder: Path | str, device: str = "auto", *, engine: str = "auto") -> "Translator":
@@ -70,7 +69,7 @@ class Translator:
 
     @cached_property
     def model(self) -> "Transformer":
-        """The model in torch, read at its first use."""
+        """The model in torch; if there is an export, it is read at its first use."""
         return self._read().model
 
     def direction(self, name: str | None, text: str) -> Direction:
@@ -171,7 +170,7 @@ class Translator:
         while window := list(itertools.islice(rest, WINDOW)):
             to = to or self.direction(direction, "\n".join(window))
             tag = tokenizer.tag(to.tgt)
-            yield to, [list(sentences(line.strip(), tokenizer, tag, self.max_length)) for line in window]
+            yield to, [list(sentences(line.strip(), tokenizer, tag, self.bundle.max_length)) for line in window]
 
     def _whole(self, line: str, direction: str | None) -> list[int]:
         """Return the source ids of a line, with the tag, without splitting."""
