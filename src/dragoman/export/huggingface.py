@@ -29,7 +29,7 @@ from dragoman.languages import primary
 from dragoman.search.search import NEVER, normalised
 from dragoman.special import BOS, EOS, PAD, UNK
 from dragoman.translation import export
-from dragoman.translation.engine import log_prob, translate_ids
+from dragoman.translation.engine import log_probs, translate_ids
 
 FOLDER = "huggingface"
 _SPM = ("source.spm", "target.spm")
@@ -139,7 +139,7 @@ def _verify(bundle: Bundle, folder: Path, texts: Sequence[str]) -> None:
         theirs = tokenizer(f">>{bundle.tgt}<<{text}" if tag else text).input_ids
         if theirs != [*tag, *bundle.src_tokenizer.encode(text), EOS]:
             raise UserError(f"transformers: the export has other ids for '{text[:40]}'; it is not saved")
-    sources = export.verified_sources(bundle, texts, bundle.max_length)
+    sources = export.verified_sources(bundle, texts)
     inputs = tokenizer.pad({"input_ids": [[*source, EOS] for source in sources]}, return_tensors="pt")
     beam = dataclasses.replace(bundle.search, kind="beam", n_best=1)
     for search in (SearchConfig(kind="greedy", beam_size=1), beam):
@@ -158,6 +158,6 @@ def _is_tie(bundle: Bundle, source: list[int], a: list[int], b: list[int], searc
     """Return whether only a near tie separates two translations."""
     if search.kind == "greedy":
         return export.gap(bundle.model, source, a, b) <= export.NEAR_TIE
-    totals = (log_prob(bundle.model, source, ids) for ids in (a, b))
+    totals = (float(log_probs(bundle.model, source, ids).sum()) for ids in (a, b))
     first, second = (normalised(t, len(ids) + 1, search.length_penalty) for t, ids in zip(totals, (a, b), strict=True))
     return abs(first - second) <= export.NEAR_TIE

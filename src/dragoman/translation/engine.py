@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.config import SearchConfig
@@ -63,11 +62,11 @@ def translate_ids(
 
 
 @torch.no_grad()
-def log_prob(model: Transformer, source: Sequence[int], target: Sequence[int]) -> float:
-    """Return log P(target | source) in nats, <EOS> included."""
+def log_probs(model: Transformer, source: Sequence[int], target: Sequence[int]) -> Tensor:
+    """Return log P of each piece of `target` and of <EOS>, in nats, (T,) float32."""
     batch = collate([source], [target]).to(model.projection.weight.device)
     logits = model.eval()(batch.src, batch.tgt_in, None)[0].float()  # (T, V)
-    return -float(F.cross_entropy(logits, batch.tgt_out[0], reduction="sum"))
+    return logits.log_softmax(-1)[range(len(logits)), batch.tgt_out[0]]
 
 
 @torch.no_grad()
@@ -80,14 +79,14 @@ def line_vectors(model: Transformer, lines: Sequence[Ids], pooling: str, *, batc
     sentences = [ids for line in lines for ids in line]
     owners = torch.tensor([n for n, line in enumerate(lines) for _ in line], dtype=torch.long)
     lengths = [len(ids) + 1 for ids in sentences]
-    vectors = torch.zeros(len(sentences), model.config.d_model)
+    weights = torch.tensor(lengths, dtype=torch.float32)[:, None]
+    sums = torch.zeros(len(lines), model.config.d_model)
     model.eval()
     for batch in length_batches(lengths, batch_tokens):
         inputs = collate([sentences[i] for i in batch], [[]] * len(batch)).to(model.projection.weight.device)
         memory = model.encode(inputs.src, inputs.src_key_padding_mask)
-        vectors[batch] = pool(memory, inputs.src_key_padding_mask).float().cpu()
-    weights = torch.tensor(lengths, dtype=torch.float32)[:, None]
-    sums = torch.zeros(len(lines), model.config.d_model).index_add_(0, owners, vectors * weights)
+        vectors = pool(memory, inputs.src_key_padding_mask).float().cpu()
+        sums.index_add_(0, owners[batch], vectors * weights[batch])
     return sums / torch.zeros(len(lines), 1).index_add_(0, owners, weights).clamp(min=1)
 
 

@@ -30,7 +30,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.search.search import NEVER
 from dragoman.special import BOS, EOS, UNK
 from dragoman.translation.ctranslate2 import FORMAT_VERSION, CTranslate2Engine, export_of, made_of
-from dragoman.translation.engine import translate_ids
+from dragoman.translation.engine import log_probs, translate_ids
 
 QUANTIZATIONS = ("int8", "int16", "float32")
 SENTENCES = 100  # translated by both engines
@@ -99,41 +99,32 @@ def n_positions(bundle: Bundle) -> int:
 
 def _verify(bundle: Bundle, fast: CTranslate2Engine, texts: Sequence[str]) -> None:
     """Compare `fast` with torch. Raises UserError if they differ without a near tie."""
-    # The language tag and <EOS> also need positions.
-    sources = verified_sources(bundle, texts, (fast.positions or _FEWEST_POSITIONS) - 2)
-    greedy = SearchConfig(kind="greedy")
-    by_torch = translate_ids(bundle.model, sources, greedy)
-    by_ctranslate2 = fast.translate(sources, greedy)
+    sources, greedy = verified_sources(bundle, texts), SearchConfig(kind="greedy")
+    by_torch, by_ctranslate2 = translate_ids(bundle.model, sources, greedy), fast.translate(sources, greedy)
     # Greedy search gives one hypothesis per sentence.
     for source, (ours,), (theirs,) in zip(sources, by_torch, by_ctranslate2, strict=True):
         if ours.ids != theirs.ids and gap(bundle.model, source, ours.ids, theirs.ids) > NEAR_TIE:
             raise UserError(f"CTranslate2: the export and torch differ on the ids {source}; it is not saved. Use torch")
 
 
-def verified_sources(bundle: Bundle, texts: Sequence[str], longest: int) -> list[list[int]]:
+def verified_sources(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
     """Return SENTENCES lists of ids, with language tag and without <EOS>.
 
-    They are the first `texts`, followed by random ids if there are too few. `longest` limits each list without the tag.
+    They are the first `texts`, followed by random ids if there are too few.
     """
     rng, tokenizer = random.Random(1), bundle.src_tokenizer
     rows = [ids for text in texts[:SENTENCES] if (ids := tokenizer.encode(clean_text(text)))]
     while len(rows) < SENTENCES:
         rows.append(rng.choices(range(EOS + 1, len(tokenizer)), k=rng.randint(1, 24)))
     tags = itertools.cycle([tokenizer.tag(direction.tgt) for direction in bundle.directions])
-    return [[*next(tags), *row[: min(_LONGEST, longest)]] for row in rows]
+    return [[*next(tags), *row[: min(_LONGEST, bundle.max_length)]] for row in rows]
 
 
-@torch.inference_mode()
 def gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
-    """Return the difference of torch's log-probs, in nats, where `a` and `b` part.
-
-    `source`, `a` and `b` are ids without <EOS>.
-    """
-    a, b = [*a, EOS], [*b, EOS]
-    first = next(n for n, (piece, other) in enumerate(zip(a, b, strict=False)) if piece != other)
-    logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *a[:first]]]), None)[0, -1]  # (V,)
-    # Both have the same softmax denominator, so logits differ as log-probs do.
-    return abs(float(logits[a[first]] - logits[b[first]]))
+    """Return the difference of torch's log-probs, in nats, where `a` and `b` part."""
+    first = next(n for n, (one, other) in enumerate(zip([*a, EOS], [*b, EOS], strict=False)) if one != other)
+    one, other = (float(log_probs(model, source, ids)[first]) for ids in (a, b))
+    return abs(one - other)
 
 
 @torch.inference_mode()
