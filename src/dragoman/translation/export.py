@@ -194,13 +194,10 @@ def specification(model: Transformer, n_positions: int) -> Any:
 
 def _attention(spec: Any, attention: Attention, norm: nn.Module) -> None:
     """Copy an attention layer and the norm of its residual."""
-    # Cross-attention has no position scheme.
-    if attention.position is None:
-        _linear(spec.linear[0], attention.q)
-        _linear(spec.linear[1], attention.kv)
-    else:
-        _linear(spec.linear[0], attention.q, attention.kv)
-    _linear(spec.linear[-1], attention.out)
+    # Cross-attention has no position scheme, and a layer for q alone.
+    inputs = [[attention.q], [attention.kv]] if attention.position is None else [[attention.q, attention.kv]]
+    for linear, layers in zip(spec.linear, [*inputs, [attention.out]], strict=True):
+        _linear(linear, *layers)
     spec.queries_scale = attention.score.scale
     if isinstance(attention.position, T5):
         spec.relative_attention_bias = attention.position.table
