@@ -14,7 +14,7 @@ from itertools import tee
 from dragoman.commands import cli
 from dragoman.data.text import SYNTHETIC, clean_text
 from dragoman.errors import UserError
-from dragoman.translation.warning import kind_of
+from dragoman.translation.lines import kind_of
 
 
 @cli.command
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
         out.write(f"{direction.tgt}\t{direction.src}\n".encode())
         with cli.progress_bar(cli.count_lines(args.input)) as progress:
             settings = {"batch_tokens": args.batch, "direction": str(direction), "progress": progress}
-            results = translator.stream(texts, search, scored=False, **settings)
+            results = translator.stream(texts, search, **settings)
             for result, target in zip(results, targets, strict=True):
                 has_letters = any(map(str.isalpha, target))
                 reasons = [kind_of(message) for message in result.warnings] if has_letters else ["no letters"]

@@ -51,7 +51,7 @@ def system(path: Path, args: argparse.Namespace) -> Outputs:
         return Outputs(path.name, args.tgt, pairs, list(map(clean_text, lines(path))))
     translator = Translator.load(path)
     _, pairs, direction = test_set_of(args, translator, path)
-    results = translator.stream([pair.src for pair in pairs], direction=str(direction), scored=False)
+    results = translator.stream([pair.src for pair in pairs], direction=str(direction))
     return Outputs(str(path), direction.tgt, pairs, [clean_text(result.text) for result in results])
 
 

@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
         texts = inputs(pairs)
         with cli.progress_bar(len(texts) * len(pairs)) as progress:
             settings = {"direction": str(direction), "batch_tokens": args.batch, "progress": progress}
-            text = warning_table(partial(translator.stream, search=search, scored=False, **settings), texts)
+            text = warning_table(partial(translator.stream, search=search, **settings), texts)
         add_to_card(folder, f"Warnings, {direction}, {name}", text)
         print(f"{text}\n\nThe table is in the model card: {folder / 'README.md'}")
         return

@@ -12,10 +12,9 @@ import time
 from pathlib import Path
 from threading import Thread
 
-from dragoman.bundle import included, locate, newest
+from dragoman.bundle import MANIFEST, included, locate, newest
 from dragoman.commands import cli
 from dragoman.errors import UserError
-from dragoman.manifest import MANIFEST
 
 
 @cli.command

@@ -16,7 +16,7 @@ PROGRAMS = [*ROOT.glob("*.py"), *sorted((ROOT / "scripts").rglob("*.py"))]
 LAYERS: list[set[str]] = [
     {"special", "errors"},
     {"languages", "masks", "files", "section"},
-    {"metrics", "config", "manifest"},
+    {"metrics", "config"},
     {"compose"},
     {"data", "model"},
     {"search"},

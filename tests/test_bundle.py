@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from dragoman import bundle as bundles
-from dragoman import files, manifest
+from dragoman import files
 from dragoman.bundle import Bundle
 from dragoman.config import PositionConfig, TokenizerConfig
 from dragoman.data.tokenizer import Tokenizer
@@ -51,7 +51,7 @@ def edit_config(folder: Path, change: Callable[[dict], object]) -> None:
     change(config)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "manifest.json").unlink()
-    entries = {"format_version": 1, "files": manifest.entries(folder)}
+    entries = {"format_version": 1, "files": bundles.entries(folder)}
     (folder / "manifest.json").write_text(json.dumps(entries))
 
 

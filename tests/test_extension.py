@@ -14,7 +14,7 @@ from dragoman.compose import compose
 from dragoman.data import readers
 from dragoman.model import attention, layers, position
 from dragoman.search import search
-from dragoman.search.greedy import Greedy
+from dragoman.search.search import Greedy
 from dragoman.training import fit as training
 from dragoman.training import module, progress
 

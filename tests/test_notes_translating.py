@@ -16,7 +16,8 @@ from dragoman.data.collate import collate
 from dragoman.explain import notes
 from dragoman.model.embedding import Embedding, Projection
 from dragoman.model.transformer import Transformer
-from dragoman.search.search import Sentence, search
+from dragoman.search import Sentence
+from dragoman.search.search import search
 from dragoman.special import BOS, EOS
 from dragoman.translation.engine import translate_ids
 

@@ -18,7 +18,7 @@ from dragoman import bundle as bundles
 from dragoman.bundle import BundleInfo
 from dragoman.commands.cli import command
 from dragoman.config import SearchConfig
-from dragoman.search.hypothesis import Hypothesis
+from dragoman.search import Hypothesis
 
 LONGEST = 100  # pieces of a translation; no source has more
 TRIES = 3  # until other processes are quiet
@@ -98,7 +98,7 @@ def load(settings: Settings, info: BundleInfo) -> Engine:
     if settings.engine == "ctranslate2":
         from dragoman.translation.ctranslate2 import CTranslate2Engine
 
-        return partial(CTranslate2Engine.load(Path(settings.bundle), info).translate, scored=False)
+        return CTranslate2Engine.load(Path(settings.bundle), info).translate
     import torch
 
     from dragoman.translation.engine import translate_ids

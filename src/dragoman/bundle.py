@@ -16,18 +16,18 @@ imported only where weights are read or written.
 """
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from dragoman import files
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.languages import Direction, directions
-from dragoman.manifest import MANIFEST, entries, from_json, listed, read_json, verify
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
 
 FORMAT_VERSION = 1
-WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+WEIGHTS, CONFIG, CARD, MANIFEST = "model.safetensors", "config.json", "README.md", "manifest.json"
 # Fields of config.json that are no fields of BundleInfo; the sizes are there only for people to read.
 _NOT_DESCRIBED = ("format_version", "model", "src_vocab_size", "tgt_vocab_size", "joint")
 _PRACTICE_RUNS = ("smoke", "copy")  # names of runs that only test the program
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -165,6 +166,54 @@ def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this in
             return folder
         others.append(f"{folder} for {' and '.join(map(str, choices))}")
     raise UserError(f"{runs}: no model for {wanted} (found {'; '.join(others)}). Train one, or use --model")
+
+
+def entries(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return name -> size and sha256 of each file in `folder`."""
+    paths = sorted(folder.iterdir())
+    return {path.name: {"size": path.stat().st_size, "sha256": files.sha256(path)} for path in paths}
+
+
+def listed(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the entries that manifest.json holds."""
+    return read_json(folder / MANIFEST).get("files", {})
+
+
+def verify(folder: Path, names: Iterable[str]) -> None:
+    """Compare the named files with manifest.json. Raises UserError where they differ."""
+    expected = listed(folder)
+    for name in names:
+        if name not in expected or not (folder / name).is_file():
+            raise UserError(f"{folder}: {name} is missing. This is not a complete bundle")
+        if files.sha256(folder / name) != expected[name].get("sha256"):
+            raise UserError(f"{folder / name}: damaged or changed (its sha256 is not that of {MANIFEST})")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the JSON object in a file of a bundle, a run or an evaluation."""
+    if not path.is_file():
+        raise UserError(f"{path.parent}: {path.name} is missing. This is not a complete bundle or run")
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: not a JSON object ({error})") from error
+
+
+def from_json(kind: type[Any], value: Any, where: str) -> Any:
+    """Return a JSON object as the dataclass `kind`, which checks its fields.
+
+    Unknown fields are ignored with a note and absent ones take their defaults, so that bundles outlive changes.
+    """
+    if not is_dataclass(kind):
+        return value
+    hints, names = get_type_hints(kind), {field.name for field in fields(kind)}
+    for name in sorted(value.keys() - names):
+        log.warning("note: %s: unknown field %r is ignored", where, name)
+    values = {name: from_json(hints[name], value[name], f"{where}: {name}") for name in names & value.keys()}
+    try:
+        return kind(**values)
+    except (TypeError, UserError) as error:  # a field is missing, or its value is not allowed
+        raise UserError(f"{where}: {error}") from error
 
 
 def average(state_dicts: Iterable[Mapping[str, "Tensor"]]) -> dict[str, "Tensor"]:

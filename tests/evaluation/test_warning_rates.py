@@ -8,8 +8,8 @@ from dragoman import bundle
 from dragoman.config import SearchConfig
 from dragoman.data.text import Pair
 from dragoman.evaluation.scores import inputs, warning_table
+from dragoman.translation.lines import KINDS
 from dragoman.translation.translator import Translator
-from dragoman.translation.warning import KINDS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle"
 PAIRS = [Pair("好久不见。", "I have not seen you for long."), Pair("谢谢你。", "I thank you very much.")]

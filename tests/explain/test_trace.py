@@ -11,7 +11,7 @@ from dragoman.bundle import Bundle
 from dragoman.config import SearchConfig
 from dragoman.explain.page import render
 from dragoman.explain.trace import Trace, as_text, attended, trace
-from dragoman.search.greedy import plain_greedy
+from dragoman.search.search import plain_greedy
 from dragoman.special import EOS
 from dragoman.translation.engine import translate_ids
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from dragoman.config import SearchConfig
 from dragoman.errors import UserError
-from dragoman.search.greedy import plain_greedy
-from dragoman.search.search import SEARCHES, Hypothesis, Sentence, search
-from dragoman.search.warp import NEVER, log_probabilities, warped
+from dragoman.search import Hypothesis, Sentence
+from dragoman.search.search import NEVER, SEARCHES, log_probabilities, plain_greedy, search, warped
 from dragoman.special import BOS, EOS, PAD, UNK
 
 V = 8

@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 
 from dragoman import bundle as bundles
 from dragoman import files
+from dragoman.bundle import MANIFEST
 from dragoman.errors import UserError
-from dragoman.manifest import MANIFEST
 from dragoman.serve.app import create_app
 from dragoman.serve.models import Model, Models
 from dragoman.translation import export

@@ -12,7 +12,7 @@ import torch
 from dragoman import bundle as bundles
 from dragoman.bundle import Bundle
 from dragoman.model.transformer import Transformer
-from dragoman.search.hypothesis import Hypothesis
+from dragoman.search import Hypothesis
 from dragoman.special import BOS, EOS
 from dragoman.translation.ctranslate2 import CTranslate2Engine
 from dragoman.translation.export import export_bundle

@@ -90,9 +90,7 @@ def test_progress_counts_whole_lines(translator: Translator, monkeypatch: pytest
     monkeypatch.setattr(translator_module, "WINDOW", 4)
     lines = [*CHINESE, "", "".join(CHINESE)]
     list(translator.stream(lines, GREEDY, batch_tokens=16, progress=counts.append))
-    assert counts == sorted(counts)
-    assert counts[-1] == len(lines)
-    assert len(counts) > 4
+    assert counts == [4, len(lines)]
 
 
 def test_unknown_directions_are_refused(translator: Translator) -> None:
@@ -114,7 +112,7 @@ def test_attention_has_a_piece_for_every_row_and_column(translator: Translator) 
 
 
 def test_a_limit_of_positions_splits_sentences(shaped: Callable[..., Bundle]) -> None:
-    bundle = shaped(position=PositionConfig(kind="learned", length=16))
+    bundle = dataclasses.replace(shaped(position=PositionConfig(kind="learned", length=16)), meta={"max_length": 14})
     short = Translator(bundle, lambda: bundle)
     long = "好你" * 40
     assert short.translate([long], GREEDY)[0].text

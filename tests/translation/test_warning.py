@@ -7,7 +7,7 @@ import pytest
 from dragoman.config import TokenizerConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.languages import Direction
-from dragoman.translation.warning import warnings
+from dragoman.translation.lines import warnings
 
 INTO_EN = Direction("zh", "en")
 

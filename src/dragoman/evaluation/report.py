@@ -12,13 +12,13 @@ import numpy as np
 import yaml
 from sacrebleu import sentence_chrf
 
+from dragoman.bundle import read_json
 from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.evaluation.scores import SCORES, of_evaluation
 from dragoman.explain.cost import cost_table
 from dragoman.explain.page import render
 from dragoman.explain.picture import attention_figure, curve_figure
-from dragoman.manifest import read_json
 from dragoman.metrics import LOWER_IS_BETTER
 from dragoman.training.run import flatten
 from dragoman.translation.translator import Translator

@@ -21,15 +21,15 @@ from sacrebleu import corpus_chrf, sentence_chrf
 from sacrebleu.significance import PairedTest
 
 from dragoman import files, metrics
+from dragoman.bundle import read_json
 from dragoman.config import SearchConfig
 from dragoman.data.text import Pair, clean_text, lines
 from dragoman.errors import UserError
 from dragoman.evaluation.testsets import of_files
 from dragoman.languages import Direction, is_unspaced
-from dragoman.manifest import read_json
 from dragoman.metrics import LOWER_IS_BETTER, METRICS, Score, reference_streams
+from dragoman.translation.lines import KINDS, kind_of
 from dragoman.translation.translator import Translation, Translator
-from dragoman.translation.warning import KINDS, kind_of
 
 HYPOTHESES, SCORES = "hypotheses.txt", "scores.json"
 N_SAMPLES = {"bs": 1000, "ar": 2000}  # of bootstrap and of randomization
@@ -61,7 +61,7 @@ def evaluate(
     """
     check_replaceable(folder, SCORES)
     sources, references = [pair.src for pair in pairs], [pair.references for pair in pairs]
-    results = translator.stream(sources, search, direction=str(direction), scored=False, **settings)
+    results = translator.stream(sources, search, direction=str(direction), **settings)
     hypotheses = [clean_text(result.text) for result in results]
     corpora = list(dict.fromkeys(pair.corpus for pair in pairs))
     scores = {}

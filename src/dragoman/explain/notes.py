@@ -24,7 +24,7 @@ from dragoman.model.embedding import Embedding
 from dragoman.model.pooling import AttentionPooling, first_token, masked_mean
 from dragoman.model.position import POSITIONS, sinusoid
 from dragoman.model.transformer import Transformer
-from dragoman.search.greedy import plain_greedy
+from dragoman.search.search import plain_greedy
 from dragoman.special import EOS, PAD
 
 Values = dict[str, Any]

@@ -23,9 +23,8 @@ from dragoman.explain.page import render
 from dragoman.masks import key_padding_mask
 from dragoman.model.attention import Attention
 from dragoman.model.transformer import Transformer
-from dragoman.search.beam import Beam
-from dragoman.search.hypothesis import Hypothesis, Sentence, normalised
-from dragoman.search.warp import log_probabilities
+from dragoman.search import Hypothesis, Sentence
+from dragoman.search.search import Beam, log_probabilities, normalised
 from dragoman.special import BOS, EOS
 
 N_LIKELIEST = 5

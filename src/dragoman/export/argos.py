@@ -7,9 +7,9 @@ from pathlib import Path
 
 from dragoman import bundle as bundles
 from dragoman import files
+from dragoman.bundle import MANIFEST
 from dragoman.errors import UserError
 from dragoman.languages import english_name, is_traditional, primary
-from dragoman.manifest import MANIFEST
 from dragoman.translation import export
 from dragoman.translation.ctranslate2 import export_of
 

@@ -19,19 +19,17 @@ from safetensors.torch import load_file
 
 from dragoman import bundle as bundles
 from dragoman import files
-from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle
+from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle, read_json
 from dragoman.config import SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.export import weights
 from dragoman.languages import primary
-from dragoman.manifest import read_json
-from dragoman.search.hypothesis import normalised
-from dragoman.search.warp import NEVER
+from dragoman.search.search import NEVER, normalised
 from dragoman.special import BOS, EOS, PAD, UNK
 from dragoman.translation import export
-from dragoman.translation.engine import log_prob, translate_ids
+from dragoman.translation.engine import log_probs, translate_ids
 
 FOLDER = "huggingface"
 _SPM = ("source.spm", "target.spm")
@@ -92,7 +90,7 @@ def _write_model(bundle: Bundle, description: dict[str, Any], kind: Any, folder:
         max_length=search.max_length(bundle.max_length) + 1,  # <BOS> is counted
         num_beams=search.beam_size if search.kind == "beam" else 1,
         length_penalty=search.length_penalty,
-        early_stopping=search.length_penalty != 0,  # see search/beam.py
+        early_stopping=search.length_penalty != 0,  # see search/search.py
         suppress_tokens=list(NEVER),
         begin_suppress_tokens=[EOS],
         renormalize_logits=True,
@@ -141,7 +139,7 @@ def _verify(bundle: Bundle, folder: Path, texts: Sequence[str]) -> None:
         theirs = tokenizer(f">>{bundle.tgt}<<{text}" if tag else text).input_ids
         if theirs != [*tag, *bundle.src_tokenizer.encode(text), EOS]:
             raise UserError(f"transformers: the export has other ids for '{text[:40]}'; it is not saved")
-    sources = export.verified_sources(bundle, texts, bundle.max_length)
+    sources = export.verified_sources(bundle, texts)
     inputs = tokenizer.pad({"input_ids": [[*source, EOS] for source in sources]}, return_tensors="pt")
     beam = dataclasses.replace(bundle.search, kind="beam", n_best=1)
     for search in (SearchConfig(kind="greedy", beam_size=1), beam):
@@ -160,6 +158,6 @@ def _is_tie(bundle: Bundle, source: list[int], a: list[int], b: list[int], searc
     """Return whether only a near tie separates two translations."""
     if search.kind == "greedy":
         return export.gap(bundle.model, source, a, b) <= export.NEAR_TIE
-    totals = (log_prob(bundle.model, source, ids) for ids in (a, b))
+    totals = (float(log_probs(bundle.model, source, ids).sum()) for ids in (a, b))
     first, second = (normalised(t, len(ids) + 1, search.length_penalty) for t, ids in zip(totals, (a, b), strict=True))
     return abs(first - second) <= export.NEAR_TIE

@@ -1,7 +1,18 @@
-"""Search for hypotheses by a `step` function, independent of models and text.
+"""Search for hypotheses: its input and output. No torch is imported here."""
 
-    step(tokens (N, 1), cache) -> logits (N, V), cache
+from typing import NamedTuple
 
-A search uses the cache only by `cache.select(rows)`: keep these rows, in this order. N = B * k: the k rows of a
-sentence, its beams or samples, are consecutive.
-"""
+
+class Sentence(NamedTuple):
+    """Source sentence: `line` of the whole input; `max_length` without <EOS>."""
+
+    line: int
+    max_length: int
+
+
+class Hypothesis(NamedTuple):
+    """ids without <BOS> and <EOS>; token_scores: log-probs, a final <EOS> included."""
+
+    ids: list[int]
+    score: float
+    token_scores: list[float]

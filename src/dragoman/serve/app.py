@@ -238,7 +238,7 @@ class Service:
         """
         translator, direction, every = self._sentences(request)
         texts, answers = list(islice(every, MOST_SENTENCES)), []
-        for text, result in zip(texts, translator.translate(texts, direction=direction, scored=False), strict=True):
+        for text, result in zip(texts, translator.translate(texts, direction=direction), strict=True):
             pair = translator.attend(text, result.text, direction=direction)
             ids = [*translator.bundle.tgt_tokenizer.encode(result.text), EOS]
             probabilities = pair.logits.softmax(-1)[range(len(ids)), ids].double().round(decimals=4).tolist()
@@ -259,7 +259,7 @@ class Service:
         if direction is None:
             raise UserError("Invalid request: the text is in the target language")
         translator = self.models.translator(direction)
-        longest = min(longest, translator.max_length)
+        longest = min(longest, translator.bundle.max_length)
         parts = sentences(request.q.strip(), translator.bundle.src_tokenizer, [], longest)
         return translator, str(direction), (part.text for part in parts if part.ids)
 
@@ -271,7 +271,7 @@ class Service:
         if self.beam or n_best > 1:
             beam_size = max(self.beam or search.beam_size, n_best)
             search = dataclasses.replace(search, kind="beam", beam_size=beam_size, n_best=n_best)
-        return translator.translate(texts, search, direction=str(direction), scored=False)
+        return translator.translate(texts, search, direction=str(direction))
 
 
 def spellings(language: str) -> list[str]:

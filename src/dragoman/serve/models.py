@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.bundle import locate
+from dragoman.bundle import MANIFEST, locate
 from dragoman.errors import UserError
 from dragoman.languages import Direction, primary
-from dragoman.manifest import MANIFEST
 from dragoman.translation.ctranslate2 import export_of
 from dragoman.translation.translator import Translator
 

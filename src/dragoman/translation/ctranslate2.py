@@ -5,26 +5,22 @@ checksums of the weights that were exported.
 
 CTranslate2 has one max_decoding_length per batch, but Dragoman has one maximum length (`caps`) per sentence. A batch is
 decoded up to its largest maximum, then each hypothesis is cut at its own. Greedy search gives exactly torch's result. A
-beam hypothesis that reaches its maximum may differ from torch's, and keeps its score from before the cut.
-
-Each worker has one thread, because the threads of one worker would wait for each other.
+beam hypothesis that reaches its maximum may differ from torch's. A hypothesis that is cut keeps its score.
 """
 
-import itertools
-import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from dragoman import files
-from dragoman.bundle import CARD, BundleInfo, included
+from dragoman.bundle import CARD, MANIFEST, BundleInfo, included, listed, read_json, verify
 from dragoman.config import SearchConfig
 from dragoman.errors import UserError, check_choice
-from dragoman.manifest import MANIFEST, listed, read_json, verify
-from dragoman.search.hypothesis import Hypothesis
+from dragoman.search import Hypothesis
 
 SEARCHES = ("greedy", "beam")  # kinds with the same results in CTranslate2 and search/
 FORMAT_VERSION = 1
@@ -35,15 +31,18 @@ class CTranslate2Engine:
     """Engine with a loaded export; `positions` is the maximum length, 0 = no limit."""
 
     def __init__(self, folder: Path, info: BundleInfo, positions: int) -> None:
+        import ctranslate2
+
         self.positions = positions
         self.workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         src, tgt = info.src_tokenizer, info.tgt_tokenizer
         self._src_pieces = src.pieces(range(len(src)))
         self._tgt_ids = {piece: i for i, piece in enumerate(tgt.pieces(range(len(tgt))))}
-        options = {"device": "cpu", "inter_threads": self.workers, "intra_threads": 1}
+        # One thread for each worker, because the threads of one worker would wait for each other.
+        options = {"inter_threads": self.workers, "intra_threads": 1, "max_queued_batches": -1}
         # In a separate thread, because loading limits torch to one thread in the thread that loads.
         with ThreadPoolExecutor(1) as pool:
-            self._model = pool.submit(library().Translator, str(folder), **options).result()
+            self._model = pool.submit(ctranslate2.Translator, str(folder), device="cpu", **options).result()
 
     @classmethod
     def load(cls, bundle: Path, info: BundleInfo) -> "CTranslate2Engine":
@@ -59,58 +58,35 @@ class CTranslate2Engine:
         return cls(folder, info, manifest["positions"])
 
     def translate(
-        self,
-        sources: Ids,
-        search: SearchConfig,
-        *,
-        batch_tokens: int = 4096,
-        lines: Sequence[int] | None = None,  # unused; the torch engine seeds sampling with them
-        scored: bool = True,
-        progress: Callable[[int], object] | None = None,
+        self, sources: Ids, search: SearchConfig, *, batch_tokens: int = 4096, lines: Sequence[int] | None = None
     ) -> list[list[Hypothesis]]:
-        """Translate like engine.translate_ids, without token_scores; scores if `scored`."""
+        """Translate like engine.translate_ids, without token_scores; `lines` is unused."""
         check_choice("search.kind", search.kind, SEARCHES)
         limit = self.positions - 1 if self.positions else sys.maxsize  # <BOS> has a position, too
         caps = [min(search.max_length(len(source)), limit) for source in sources]
         width = search.beam_size if search.kind == "beam" else 1
-        results: list[list[Hypothesis]] = [[] for _ in sources]
-
-        def translate(batch: list[int]) -> int:
-            answers = self._model.translate_batch(
+        n_tokens = sum(len(source) + 1 for source in sources)
+        batches = list(_batches(sources, min(batch_tokens // width, n_tokens // self.workers)))
+        queued = [
+            self._model.translate_batch(
                 [[self._src_pieces[id] for id in sources[i]] for i in batch],
+                asynchronous=True,
                 beam_size=width,
                 num_hypotheses=search.n_best,
                 length_penalty=search.length_penalty,
-                return_scores=scored,
+                return_scores=True,
                 max_decoding_length=max(caps[i] for i in batch),
                 min_decoding_length=1,
                 max_input_length=0,
             )
-            for i, answer in zip(batch, answers, strict=True):
-                pairs = zip(answer.hypotheses, answer.scores or itertools.repeat(math.nan), strict=False)
-                results[i] = [
-                    Hypothesis([self._tgt_ids[piece] for piece in pieces[: caps[i]]], score, [])
-                    for pieces, score in pairs
-                ]
-            return len(batch)
-
-        n_tokens = sum(len(source) + 1 for source in sources)
-        batches = _batches(sources, min(batch_tokens // width, n_tokens // self.workers))
-        # More threads than workers, so that the next batch of each worker is ready.
-        with ThreadPoolExecutor(2 * self.workers) as pool:
-            for n_done in itertools.accumulate(pool.map(translate, batches)):
-                if progress:
-                    progress(n_done)
+            for batch in batches
+        ]
+        results: list[list[Hypothesis]] = [[] for _ in sources]
+        for i, future in zip(chain(*batches), chain(*queued), strict=True):
+            answer = future.result()
+            for pieces, score in zip(answer.hypotheses, answer.scores, strict=True):
+                results[i].append(Hypothesis([self._tgt_ids[piece] for piece in pieces[: caps[i]]], score, []))
         return results
-
-
-def library() -> Any:
-    """Return the module ctranslate2. Raises UserError if it is not installed."""
-    try:
-        import ctranslate2
-    except ImportError:
-        raise UserError("ctranslate2: not installed. Run `pip install 'ctranslate2>=4.8'`") from None
-    return ctranslate2
 
 
 def export_of(bundle: Path) -> Path:

@@ -4,13 +4,12 @@ The precision is the caller's: all computations follow torch.autocast where it i
 into evaluation mode.
 """
 
-import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.config import SearchConfig
@@ -19,10 +18,12 @@ from dragoman.data.collate import collate
 from dragoman.errors import UserError, choose
 from dragoman.model.pooling import POOLINGS
 from dragoman.model.transformer import Transformer
-from dragoman.search.search import SEARCHES, Hypothesis, Sentence, search
+from dragoman.search import Hypothesis, Sentence
+from dragoman.search.search import SEARCHES, search
 
 _MOST_WORKERS = 4  # more would wait for Python's global lock
 Ids = Sequence[Sequence[int]]  # of sentences, without <EOS>
+T = TypeVar("T")
 
 
 def translate_ids(
@@ -32,13 +33,11 @@ def translate_ids(
     *,
     batch_tokens: int = 4096,
     lines: Sequence[int] | None = None,
-    progress: Callable[[int], object] | None = None,
 ) -> list[list[Hypothesis]]:
     """Source ids without <EOS> -> the n_best hypotheses of each, best first.
 
     `batch_tokens` bounds (rows of the search) x (longest source) of a batch. `lines` are the sentences' numbers in
-    the whole input (default: 0, 1, 2 ...), which seed sampling. `progress` is called with the number of sentences
-    finished so far.
+    the whole input (default: 0, 1, 2 ...), which seed sampling.
     """
     lines = range(len(sources)) if lines is None else lines
     lengths = [len(source) + 1 for source in sources]  # with <EOS>
@@ -47,29 +46,27 @@ def translate_ids(
     width = choose("search.kind", config.kind, SEARCHES).width(config)
     results: list[list[Hypothesis]] = [[] for _ in sources]
 
-    def translate(batch: list[int]) -> int:
+    def translate(batch: list[int]) -> list[list[Hypothesis]]:
         inputs = collate([sources[i] for i in batch], [[]] * len(batch))
         padding = inputs.src_key_padding_mask
         cache = model.begin(inputs.src.to(device), padding.to(device) if padding.any() else None)
         sentences = [Sentence(lines[i], min(config.max_length(len(sources[i])), limit)) for i in batch]
-        for i, hypotheses in zip(batch, search(model.step, cache, sentences, config), strict=True):
-            results[i] = hypotheses
-        return len(batch)
+        return search(model.step, cache, sentences, config)
 
     model.eval()
     batches = length_batches(lengths, batch_tokens, rows_per=width)
-    for n_done in itertools.accumulate(_in_threads(translate, batches, device)):
-        if progress:
-            progress(n_done)
+    for batch, hypotheses in zip(batches, _in_threads(translate, batches, device), strict=True):
+        for i, row in zip(batch, hypotheses, strict=True):
+            results[i] = row
     return results
 
 
 @torch.no_grad()
-def log_prob(model: Transformer, source: Sequence[int], target: Sequence[int]) -> float:
-    """Return log P(target | source) in nats, <EOS> included."""
+def log_probs(model: Transformer, source: Sequence[int], target: Sequence[int]) -> Tensor:
+    """Return log P of each piece of `target` and of <EOS>, in nats, (T,) float32."""
     batch = collate([source], [target]).to(model.projection.weight.device)
     logits = model.eval()(batch.src, batch.tgt_in, None)[0].float()  # (T, V)
-    return -float(F.cross_entropy(logits, batch.tgt_out[0], reduction="sum"))
+    return logits.log_softmax(-1)[range(len(logits)), batch.tgt_out[0]]
 
 
 @torch.no_grad()
@@ -82,14 +79,14 @@ def line_vectors(model: Transformer, lines: Sequence[Ids], pooling: str, *, batc
     sentences = [ids for line in lines for ids in line]
     owners = torch.tensor([n for n, line in enumerate(lines) for _ in line], dtype=torch.long)
     lengths = [len(ids) + 1 for ids in sentences]
-    vectors = torch.zeros(len(sentences), model.config.d_model)
+    weights = torch.tensor(lengths, dtype=torch.float32)[:, None]
+    sums = torch.zeros(len(lines), model.config.d_model)
     model.eval()
     for batch in length_batches(lengths, batch_tokens):
         inputs = collate([sentences[i] for i in batch], [[]] * len(batch)).to(model.projection.weight.device)
         memory = model.encode(inputs.src, inputs.src_key_padding_mask)
-        vectors[batch] = pool(memory, inputs.src_key_padding_mask).float().cpu()
-    weights = torch.tensor(lengths, dtype=torch.float32)[:, None]
-    sums = torch.zeros(len(lines), model.config.d_model).index_add_(0, owners, vectors * weights)
+        vectors = pool(memory, inputs.src_key_padding_mask).float().cpu()
+        sums.index_add_(0, owners[batch], vectors * weights[batch])
     return sums / torch.zeros(len(lines), 1).index_add_(0, owners, weights).clamp(min=1)
 
 
@@ -105,26 +102,24 @@ def choose_device(name: str = "auto") -> torch.device:
     return device
 
 
-def _in_threads(translate: Callable[[list[int]], int], batches: list[list[int]], device: torch.device) -> Iterator[int]:
+def _in_threads(translate: Callable[[list[int]], T], batches: list[list[int]], device: torch.device) -> Iterator[T]:
     """Translate the batches, in order; on a CPU up to _MOST_WORKERS at a time.
 
     Threads that share the small products of one batch wait for each other more than they compute.
     """
     n_threads = torch.get_num_threads()
-    n_workers = min(n_threads, len(batches), _MOST_WORKERS) if device.type == "cpu" else 1
+    n_workers = max(1, min(n_threads, len(batches), _MOST_WORKERS)) if device.type == "cpu" else 1
     autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
 
-    def work(batch: list[int]) -> int:
+    def work(batch: list[int]) -> T:
         # Unlike inference_mode, no_grad lets autocast cast each weight once.
         with torch.no_grad(), torch.autocast(device.type, autocast[1], enabled=autocast[0]):
             return translate(batch)
 
-    if n_workers < 2:
-        yield from map(work, batches)
-        return
     torch.set_num_threads(n_threads // n_workers)
     try:
         with ThreadPoolExecutor(n_workers) as pool:
-            yield from pool.map(work, batches)
+            # A GPU's current device belongs to the thread.
+            yield from (pool.map if n_workers > 1 else map)(work, batches)
     finally:
         torch.set_num_threads(n_threads)

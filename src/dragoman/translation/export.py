@@ -1,7 +1,7 @@
 """Export of a bundle to CTranslate2, into its folder ctranslate2/.
 
 Absolute positions are exported as a table of position encodings, long enough for the bundle's search settings. The
-pieces that are never produced (search/warp.py) get a very low output bias.
+pieces that are never produced (search/search.py) get a very low output bias.
 
 Verification: before the export is saved, CTranslate2 and torch translate 100 sentences by greedy search in float32.
 Two translations may differ only after a near tie: at the first piece that differs, torch's log-probs of the two pieces
@@ -20,18 +20,17 @@ from torch import nn
 
 from dragoman import bundle as bundles
 from dragoman import files
-from dragoman.bundle import Bundle
+from dragoman.bundle import MANIFEST, Bundle, entries
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.errors import UserError, check_choice
-from dragoman.manifest import MANIFEST, entries
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.position import POSITIONS, T5, Rope
 from dragoman.model.transformer import Transformer
-from dragoman.search.warp import NEVER
+from dragoman.search.search import NEVER
 from dragoman.special import BOS, EOS, UNK
-from dragoman.translation.ctranslate2 import FORMAT_VERSION, CTranslate2Engine, export_of, library, made_of
-from dragoman.translation.engine import translate_ids
+from dragoman.translation.ctranslate2 import FORMAT_VERSION, CTranslate2Engine, export_of, made_of
+from dragoman.translation.engine import log_probs, translate_ids
 
 QUANTIZATIONS = ("int8", "int16", "float32")
 SENTENCES = 100  # translated by both engines
@@ -60,7 +59,8 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
     Random ids are used if there are fewer than 100 sources. Raises UserError if CTranslate2 does not support the model,
     or if its translations differ from those of torch. In both cases an older export stays unchanged.
     """
-    version = library().__version__
+    import ctranslate2
+
     check_choice("quantization", quantization, QUANTIZATIONS)
     # Before the weights are loaded: if they are replaced in between, the export is then recognised as stale.
     origin = made_of(folder)
@@ -75,7 +75,7 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
         _write(bundle, new, positions, quantization)
         manifest = {
             "format_version": FORMAT_VERSION,
-            "library": version,
+            "library": ctranslate2.__version__,
             "quantization": quantization,
             "positions": positions,
             "made_of": origin,
@@ -99,41 +99,32 @@ def n_positions(bundle: Bundle) -> int:
 
 def _verify(bundle: Bundle, fast: CTranslate2Engine, texts: Sequence[str]) -> None:
     """Compare `fast` with torch. Raises UserError if they differ without a near tie."""
-    # The language tag and <EOS> also need positions.
-    sources = verified_sources(bundle, texts, (fast.positions or _FEWEST_POSITIONS) - 2)
-    greedy = SearchConfig(kind="greedy")
-    by_torch = translate_ids(bundle.model, sources, greedy)
-    by_ctranslate2 = fast.translate(sources, greedy, scored=False)
+    sources, greedy = verified_sources(bundle, texts), SearchConfig(kind="greedy")
+    by_torch, by_ctranslate2 = translate_ids(bundle.model, sources, greedy), fast.translate(sources, greedy)
     # Greedy search gives one hypothesis per sentence.
     for source, (ours,), (theirs,) in zip(sources, by_torch, by_ctranslate2, strict=True):
         if ours.ids != theirs.ids and gap(bundle.model, source, ours.ids, theirs.ids) > NEAR_TIE:
             raise UserError(f"CTranslate2: the export and torch differ on the ids {source}; it is not saved. Use torch")
 
 
-def verified_sources(bundle: Bundle, texts: Sequence[str], longest: int) -> list[list[int]]:
+def verified_sources(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
     """Return SENTENCES lists of ids, with language tag and without <EOS>.
 
-    They are the first `texts`, followed by random ids if there are too few. `longest` limits each list without the tag.
+    They are the first `texts`, followed by random ids if there are too few.
     """
     rng, tokenizer = random.Random(1), bundle.src_tokenizer
     rows = [ids for text in texts[:SENTENCES] if (ids := tokenizer.encode(clean_text(text)))]
     while len(rows) < SENTENCES:
         rows.append(rng.choices(range(EOS + 1, len(tokenizer)), k=rng.randint(1, 24)))
     tags = itertools.cycle([tokenizer.tag(direction.tgt) for direction in bundle.directions])
-    return [[*next(tags), *row[: min(_LONGEST, longest)]] for row in rows]
+    return [[*next(tags), *row[: min(_LONGEST, bundle.max_length)]] for row in rows]
 
 
-@torch.inference_mode()
 def gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
-    """Return the difference of torch's log-probs, in nats, where `a` and `b` part.
-
-    `source`, `a` and `b` are ids without <EOS>.
-    """
-    a, b = [*a, EOS], [*b, EOS]
-    first = next(n for n, (piece, other) in enumerate(zip(a, b, strict=False)) if piece != other)
-    logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *a[:first]]]), None)[0, -1]  # (V,)
-    # Both have the same softmax denominator, so logits differ as log-probs do.
-    return abs(float(logits[a[first]] - logits[b[first]]))
+    """Return the difference of torch's log-probs, in nats, where `a` and `b` part."""
+    first = next(n for n, (one, other) in enumerate(zip([*a, EOS], [*b, EOS], strict=False)) if one != other)
+    one, other = (float(log_probs(model, source, ids)[first]) for ids in (a, b))
+    return abs(one - other)
 
 
 @torch.inference_mode()
@@ -203,13 +194,10 @@ def specification(model: Transformer, n_positions: int) -> Any:
 
 def _attention(spec: Any, attention: Attention, norm: nn.Module) -> None:
     """Copy an attention layer and the norm of its residual."""
-    # Cross-attention has no position scheme.
-    if attention.position is None:
-        _linear(spec.linear[0], attention.q)
-        _linear(spec.linear[1], attention.kv)
-    else:
-        _linear(spec.linear[0], attention.q, attention.kv)
-    _linear(spec.linear[-1], attention.out)
+    # Cross-attention has no position scheme, and a layer for q alone.
+    inputs = [[attention.q], [attention.kv]] if attention.position is None else [[attention.q, attention.kv]]
+    for linear, layers in zip(spec.linear, [*inputs, [attention.out]], strict=True):
+        _linear(linear, *layers)
     spec.queries_scale = attention.score.scale
     if isinstance(attention.position, T5):
         spec.relative_attention_bias = attention.position.table

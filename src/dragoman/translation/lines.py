@@ -1,18 +1,30 @@
-"""Split lines into sentences with ids, and join translated sentences into lines."""
+"""Lines: split into sentences, joined again, and examined for mistakes."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from dragoman.data.sentences import split
 from dragoman.data.text import clean_text
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.languages import is_unspaced
-from dragoman.search.hypothesis import Hypothesis
+from dragoman.languages import Direction, is_unspaced, length, reads
+from dragoman.search import Hypothesis
 from dragoman.special import EOS
 
 # Sentences with more characters per allowed piece are split before they are encoded, so no encoded text is very long.
 _CHARS_PER_PIECE = 4
+MAX_RATIO, GRACE = 3.0, 20  # of lengths as in data/cleaning.py; GRACE letters are added to the shorter side
+# Two letters or more four times in a row, in the translation; in the source one is enough. A repetition begins at the
+# beginning of a word, because a search from every letter would take much longer.
+_LOOP = re.compile(r"(?<![a-z])(\w[^.!?。！？]{0,60}?\w)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
+_SOURCE_LOOP = re.compile(r"(\w.{0,60}?)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
+# Beginnings of the warnings.
+KINDS = (
+    "repetition", "not written in the script", "copy of the source", "source not written in the script",
+    "characters not seen", "unusual length",
+)  # fmt: skip
+MOST_NAMES = 3  # words of a name, which may stay as it is
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,7 @@ class Translation:
     """The n_best translations of a line, best first, and warnings about the first."""
 
     hypotheses: list[Candidate]
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str]
 
     @property
     def text(self) -> str:
@@ -69,25 +81,33 @@ def sentences(
             yield last._replace(space=last.space + space)
 
 
-def join(parts: Sequence[tuple[Sentence, list[Hypothesis]]], rank: int, tokenizer: Tokenizer, tgt: str) -> Candidate:
-    """Join one hypothesis per sentence into a translation of the line into `tgt`.
+def join(
+    parts: Sequence[tuple[Sentence, list[Hypothesis]]], direction: Direction, src: Tokenizer, tgt: Tokenizer
+) -> Translation:
+    """Join the hypotheses of the sentences of a line; one without any is copied."""
+    ranks = range(max([1, *(len(hypotheses) for _, hypotheses in parts)]))
+    candidates = [_candidate(parts, rank, direction, tgt) for rank in ranks]
+    source = " ".join(sentence.text for sentence, _ in parts)
+    return Translation(candidates, list(warnings(source, candidates[0].text, direction, src)))
 
-    `rank` 0 takes the best hypothesis of each sentence; a sentence with fewer hypotheses gives its last one.
-    """
+
+def _candidate(
+    parts: Sequence[tuple[Sentence, list[Hypothesis]]], rank: int, direction: Direction, tokenizer: Tokenizer
+) -> Candidate:
+    """Join hypothesis `rank` of each sentence, or its last one if it has fewer."""
     text = space = ""
     score, tokens, token_scores = 0.0, [], []
     for sentence, hypotheses in parts:
         translation = sentence.text
         if hypotheses:
-            hypothesis = hypotheses[min(rank, len(hypotheses) - 1)]
+            ids, own_score, own_scores = hypotheses[min(rank, len(hypotheses) - 1)]
             # Byte pieces can decode to line breaks.
-            translation = clean_text(tokenizer.decode(hypothesis.ids))
-            end = [EOS] if len(hypothesis.token_scores) > len(hypothesis.ids) else []
-            score += hypothesis.score
-            tokens += tokenizer.pieces([*hypothesis.ids, *end])
-            token_scores += hypothesis.token_scores
+            translation = clean_text(tokenizer.decode(ids))
+            score += own_score
+            tokens += tokenizer.pieces([*ids, EOS] if len(own_scores) > len(ids) else ids)
+            token_scores += own_scores
         if translation:
-            text += (_space_between(space, tgt) if text else "") + translation
+            text += (_space_between(space, direction.tgt) if text else "") + translation
         space = sentence.space
     return Candidate(text, score, tokens, token_scores)
 
@@ -102,9 +122,42 @@ def _space_between(space: str, tgt: str) -> str:
     return " " if space.strip(" \t") else space or " "
 
 
-def in_lines(progress: Callable[[int], object], before: int, n_lines: int, n_sentences: int) -> Callable[[int], object]:
-    """Return a callback that takes an engine's count of sentences and reports lines.
+def warnings(source: str, translation: str, direction: Direction, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield a message for each rule that applies; none for lines without letters."""
+    if not _bare(source):
+        return
+    if (loop := _LOOP.search(translation)) and not _SOURCE_LOOP.search(source):
+        yield f"repetition of '{loop[1][:20]}'"
+    if not reads(direction.tgt, translation):
+        yield f"not written in the script of '{direction.tgt}'"
+    elif _bare(source) == _bare(translation) and _n_words(source) > MOST_NAMES:
+        yield "copy of the source"
+    if not reads(direction.src, source) and _n_words(source) > MOST_NAMES:
+        yield f"source not written in the script of '{direction.src}'"
+    # The whole line first: most lines need no look at each character.
+    if _in_bytes(tokenizer, source):
+        unknown = [letter for letter in dict.fromkeys(source) if letter.isalpha() and _in_bytes(tokenizer, letter)]
+        if unknown:
+            yield f"characters not seen in training: {''.join(unknown[:10])}"
+    shorter, longer = sorted(map(length, (source, translation)))
+    if longer > MAX_RATIO * (shorter + GRACE):
+        yield "unusual length"
 
-    `before` lines are done already. The n_sentences belong to the next n_lines.
-    """
-    return lambda n_done: progress(before + n_lines * n_done // n_sentences)
+
+def kind_of(message: str) -> str:
+    """Return the one of KINDS to which a message belongs."""
+    return next(filter(message.startswith, KINDS))
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text.casefold())
+
+
+def _n_words(text: str) -> int:
+    """The number of words; two Chinese characters, each 2 more in `length`, are one."""
+    return max(len(text.split()), (length(text) - len(text)) // 4)
+
+
+def _in_bytes(tokenizer: Tokenizer, text: str) -> bool:
+    """Whether the vocabulary spells a character of the text in bytes."""
+    return any(piece.startswith("<0x") for piece in tokenizer.pieces(tokenizer.encode(text)))

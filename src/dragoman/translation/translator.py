@@ -25,10 +25,9 @@ from dragoman.config import SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.errors import UserError, check_choice, choose
 from dragoman.languages import Direction, by_script
-from dragoman.search.hypothesis import Hypothesis
-from dragoman.translation.ctranslate2 import SEARCHES, CTranslate2Engine, export_of, library
-from dragoman.translation.lines import Candidate, Sentence, Translation, in_lines, join, sentences
-from dragoman.translation.warning import warnings
+from dragoman.search import Hypothesis
+from dragoman.translation.ctranslate2 import SEARCHES, CTranslate2Engine, export_of
+from dragoman.translation.lines import Candidate, Sentence, Translation, join, sentences
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
 
 __all__ = ["Candidate", "Translation", "Translator"]
-WINDOW = 2_000  # lines translated at a time
+WINDOW = 1_000  # lines translated at a time
 log = logging.getLogger(__name__)
 
 
@@ -47,9 +46,8 @@ class Translator:
     def __init__(self, bundle: BundleInfo, read: Callable[[], Bundle], export: CTranslate2Engine | None = None) -> None:
         self.bundle, self._read, self._export = bundle, read, export
         self.engine = "ctranslate2" if export else "torch"  # for the searches that it supports
-        # Each sentence ends in <EOS>. In a model of two directions it also begins with a language tag.
-        limit = export.positions if export else self.model.max_positions
-        self.max_length = min(bundle.max_length, (limit or sys.maxsize) - len(bundle.directions))
+        if not export:
+            self.model = read().model
 
     @classmethod
     def load(cls, folder: Path | str, device: str = "auto", *, engine: str = "auto") -> "Translator":
@@ -71,7 +69,7 @@ class Translator:
 
     @cached_property
     def model(self) -> "Transformer":
-        """The model in torch, read at its first use."""
+        """The model in torch; if there is an export, it is read at its first use."""
         return self._read().model
 
     def direction(self, name: str | None, text: str) -> Direction:
@@ -90,29 +88,24 @@ class Translator:
         *,
         batch_tokens: int = 4096,
         direction: str | None = None,
-        scored: bool = True,
         progress: Callable[[int], object] | None = None,
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order; the input may have any length.
 
         `search` defaults to the settings in the bundle. An example of `direction` is zh_en. `batch_tokens` is the
-        maximum of sentences x beams x longest sentence in a batch. `scored=False` is faster, but scores may be
-        missing. `progress` is called with the number of lines done so far.
+        maximum of sentences x beams x longest sentence in a batch. `progress` is called with the number of lines done
+        so far, after each WINDOW.
         """
         search, progress = search or self.bundle.search, progress or (lambda n_lines: None)
-        translate = self._translate_ids(search, scored)
+        translate = self._translate_ids(search)
         n_lines = n_sentences = 0
         for to, window in self._windows(lines, direction):
             sources = [sentence.ids for line in window for sentence in line if sentence.ids]
             numbers = range(n_sentences, n_sentences + len(sources))
-            report = in_lines(progress, n_lines, len(window), len(sources))
-            rest = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers, progress=report))
+            rest = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers))
             for line in window:
                 parts = [(sentence, next(rest) if sentence.ids else []) for sentence in line]
-                n_best = max([1, *(len(hypotheses) for _, hypotheses in parts)])
-                ranks = [join(parts, rank, self.bundle.tgt_tokenizer, to.tgt) for rank in range(n_best)]
-                source = " ".join(sentence.text for sentence in line)
-                yield Translation(ranks, list(warnings(source, ranks[0].text, to, self.bundle.src_tokenizer)))
+                yield join(parts, to, self.bundle.src_tokenizer, self.bundle.tgt_tokenizer)
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
             progress(n_lines)
 
@@ -161,10 +154,10 @@ class Translator:
                 progress(n_lines)
         return torch.cat(vectors)
 
-    def _translate_ids(self, search: SearchConfig, scored: bool) -> Callable[..., list[list[Hypothesis]]]:
+    def _translate_ids(self, search: SearchConfig) -> Callable[..., list[list[Hypothesis]]]:
         """Return the function that translates ids by this search."""
         if self._export and search.kind in SEARCHES:
-            return partial(self._export.translate, scored=scored)
+            return self._export.translate
         if self._export:
             log.warning("note: CTranslate2 does not support search.kind=%s; torch is used", search.kind)
         from dragoman.translation.engine import translate_ids
@@ -177,7 +170,7 @@ class Translator:
         while window := list(itertools.islice(rest, WINDOW)):
             to = to or self.direction(direction, "\n".join(window))
             tag = tokenizer.tag(to.tgt)
-            yield to, [list(sentences(line.strip(), tokenizer, tag, self.max_length)) for line in window]
+            yield to, [list(sentences(line.strip(), tokenizer, tag, self.bundle.max_length)) for line in window]
 
     def _whole(self, line: str, direction: str | None) -> list[int]:
         """Return the source ids of a line, with the tag, without splitting."""
@@ -199,9 +192,14 @@ def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CT
             export_bundle(folder)
         if engine == "auto" and not export_of(folder).is_dir():
             return None
-        on_gpu = engine == device == "auto" and library().get_cuda_device_count()
-        return None if on_gpu else CTranslate2Engine.load(folder, info)
-    except (UserError, OSError) as error:  # such as a cache folder that cannot be written
+        if engine == device == "auto":
+            import ctranslate2
+
+            if ctranslate2.get_cuda_device_count():
+                return None
+        return CTranslate2Engine.load(folder, info)
+    # It is not installed, or the cache folder cannot be written.
+    except (UserError, ImportError, OSError) as error:
         if engine == "ctranslate2":
             raise
         log.warning("note: %s; torch is used", error)
