@@ -88,10 +88,11 @@ def endless(shaped: Make, engine_of: Make, tmp_path_factory: pytest.TempPathFact
 def test_hypotheses_and_scores_are_those_of_torch(endless: Network, assert_same: Check) -> None:
     bundle, fast = endless
     for search in SEARCHES:
-        ours = translate_ids(bundle.model, SOURCES, search)
+        ours, counts = translate_ids(bundle.model, SOURCES, search), []
         assert_same(bundle.model, SOURCES, ours, fast.translate(SOURCES, search))
-        alone = fast.translate(SOURCES[::-1], search, batch_tokens=1)[::-1]
+        alone = fast.translate(SOURCES[::-1], search, batch_tokens=1, progress=counts.append)[::-1]
         assert_same(bundle.model, SOURCES, ours, alone)
+        assert counts == list(range(1, len(SOURCES) + 1))
     assert fast.translate([], SEARCHES[0]) == []
 
 

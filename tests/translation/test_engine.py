@@ -93,8 +93,11 @@ def two_threads() -> Iterator[None]:
 
 
 def test_threads_compute_as_the_caller_would(two_threads: None) -> None:
-    model, dtypes, sources = make(), set(), words(12)
-    results = translate_ids(model, sources, SEARCHES[0], batch_tokens=60)
+    model, dtypes, sources, counts = make(), set(), words(12), []
+    results = translate_ids(model, sources, SEARCHES[0], batch_tokens=60, progress=counts.append)
+    assert len(counts) > 2
+    assert counts == sorted(counts)
+    assert counts[-1] == 12
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
     assert ids(results) == ids(translate_ids(model, sources, SEARCHES[0], batch_tokens=60))

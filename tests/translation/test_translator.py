@@ -90,7 +90,9 @@ def test_progress_counts_whole_lines(translator: Translator, monkeypatch: pytest
     monkeypatch.setattr(translator_module, "WINDOW", 4)
     lines = [*CHINESE, "", "".join(CHINESE)]
     list(translator.stream(lines, GREEDY, batch_tokens=16, progress=counts.append))
-    assert counts == [4, len(lines)]
+    assert counts == sorted(counts)
+    assert counts[-1] == len(lines)
+    assert len(counts) > 4
 
 
 def test_unknown_directions_are_refused(translator: Translator) -> None:

@@ -10,7 +10,7 @@ beam hypothesis that reaches its maximum may differ from torch's. A hypothesis t
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -58,7 +58,13 @@ class CTranslate2Engine:
         return cls(folder, info, manifest["positions"])
 
     def translate(
-        self, sources: Ids, search: SearchConfig, *, batch_tokens: int = 4096, lines: Sequence[int] | None = None
+        self,
+        sources: Ids,
+        search: SearchConfig,
+        *,
+        batch_tokens: int = 4096,
+        lines: Sequence[int] | None = None,
+        progress: Callable[[int], object] = lambda n_sentences: None,
     ) -> list[list[Hypothesis]]:
         """Translate like engine.translate_ids, without token_scores; `lines` is unused."""
         check_choice("search.kind", search.kind, SEARCHES)
@@ -82,10 +88,11 @@ class CTranslate2Engine:
             for batch in batches
         ]
         results: list[list[Hypothesis]] = [[] for _ in sources]
-        for i, future in zip(chain(*batches), chain(*queued), strict=True):
+        for n_done, (i, future) in enumerate(zip(chain(*batches), chain(*queued), strict=True), 1):
             answer = future.result()
             for pieces, score in zip(answer.hypotheses, answer.scores, strict=True):
                 results[i].append(Hypothesis([self._tgt_ids[piece] for piece in pieces[: caps[i]]], score, []))
+            progress(n_done)
         return results
 
 

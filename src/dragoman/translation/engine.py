@@ -33,11 +33,13 @@ def translate_ids(
     *,
     batch_tokens: int = 4096,
     lines: Sequence[int] | None = None,
+    progress: Callable[[int], object] = lambda n_sentences: None,
 ) -> list[list[Hypothesis]]:
     """Source ids without <EOS> -> the n_best hypotheses of each, best first.
 
     `batch_tokens` bounds (rows of the search) x (longest source) of a batch. `lines` are the sentences' numbers in
-    the whole input (default: 0, 1, 2 ...), which seed sampling.
+    the whole input (default: 0, 1, 2 ...), which seed sampling. `progress` is called with the number of sentences
+    done so far.
     """
     lines = range(len(sources)) if lines is None else lines
     lengths = [len(source) + 1 for source in sources]  # with <EOS>
@@ -55,9 +57,12 @@ def translate_ids(
 
     model.eval()
     batches = length_batches(lengths, batch_tokens, rows_per=width)
+    n_done = 0
     for batch, hypotheses in zip(batches, _in_threads(translate, batches, device), strict=True):
         for i, row in zip(batch, hypotheses, strict=True):
             results[i] = row
+        n_done += len(batch)
+        progress(n_done)
     return results
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
 
 __all__ = ["Candidate", "Translation", "Translator"]
-WINDOW = 1_000  # lines translated at a time
+WINDOW = 2_000  # lines translated at a time
 log = logging.getLogger(__name__)
 
 
@@ -94,15 +94,19 @@ class Translator:
 
         `search` defaults to the settings in the bundle. An example of `direction` is zh_en. `batch_tokens` is the
         maximum of sentences x beams x longest sentence in a batch. `progress` is called with the number of lines done
-        so far, after each WINDOW.
+        so far.
         """
         search, progress = search or self.bundle.search, progress or (lambda n_lines: None)
         translate = self._translate_ids(search)
         n_lines = n_sentences = 0
+
+        def report(n_done: int) -> None:
+            progress(n_lines + len(window) * n_done // len(sources))
+
         for to, window in self._windows(lines, direction):
             sources = [sentence.ids for line in window for sentence in line if sentence.ids]
             numbers = range(n_sentences, n_sentences + len(sources))
-            rest = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers))
+            rest = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers, progress=report))
             for line in window:
                 parts = [(sentence, next(rest) if sentence.ids else []) for sentence in line]
                 yield join(parts, to, self.bundle.src_tokenizer, self.bundle.tgt_tokenizer)
