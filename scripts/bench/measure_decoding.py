@@ -98,7 +98,7 @@ def load(settings: Settings, info: BundleInfo) -> Engine:
     if settings.engine == "ctranslate2":
         from dragoman.translation.ctranslate2 import CTranslate2Engine
 
-        return CTranslate2Engine.load(Path(settings.bundle), info).translate
+        return partial(CTranslate2Engine.load(Path(settings.bundle), info).translate, scored=False)
     import torch
 
     from dragoman.translation.engine import translate_ids

@@ -75,7 +75,7 @@ def main(argv: list[str]) -> None:
             search = dataclasses.replace(search, kind="beam", beam_size=args.beam or 1, n_best=1)
             show(translator.trace(args.text[0], search, direction=str(direction)), args, out, direction)
             return
-        for number, result in enumerate(translator.stream(lines, search, **settings), 1):
+        for number, result in enumerate(translator.stream(lines, search, scored=args.json, **settings), 1):
             for message in result.warnings:
                 print(f"warning: line {number}: {message}", file=sys.stderr)
             n_warnings += len(result.warnings)

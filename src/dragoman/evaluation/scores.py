@@ -61,7 +61,7 @@ def evaluate(
     """
     check_replaceable(folder, SCORES)
     sources, references = [pair.src for pair in pairs], [pair.references for pair in pairs]
-    results = translator.stream(sources, search, direction=str(direction), **settings)
+    results = translator.stream(sources, search, direction=str(direction), scored=False, **settings)
     hypotheses = [clean_text(result.text) for result in results]
     corpora = list(dict.fromkeys(pair.corpus for pair in pairs))
     scores = {}

@@ -271,7 +271,7 @@ class Service:
         if self.beam or n_best > 1:
             beam_size = max(self.beam or search.beam_size, n_best)
             search = dataclasses.replace(search, kind="beam", beam_size=beam_size, n_best=n_best)
-        return translator.translate(texts, search, direction=str(direction))
+        return translator.translate(texts, search, direction=str(direction), scored=False)
 
 
 def spellings(language: str) -> list[str]:

@@ -8,11 +8,12 @@ decoded up to its largest maximum, then each hypothesis is cut at its own. Greed
 beam hypothesis that reaches its maximum may differ from torch's. A hypothesis that is cut keeps its score.
 """
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,10 @@ class CTranslate2Engine:
         *,
         batch_tokens: int = 4096,
         lines: Sequence[int] | None = None,
+        scored: bool = True,
         progress: Callable[[int], object] = lambda n_sentences: None,
     ) -> list[list[Hypothesis]]:
-        """Translate like engine.translate_ids, without token_scores; `lines` is unused."""
+        """Translate like engine.translate_ids, without token_scores; scores if `scored`. `lines` is unused."""
         check_choice("search.kind", search.kind, SEARCHES)
         limit = self.positions - 1 if self.positions else sys.maxsize  # <BOS> has a position, too
         caps = [min(search.max_length(len(source)), limit) for source in sources]
@@ -80,7 +82,7 @@ class CTranslate2Engine:
                 beam_size=width,
                 num_hypotheses=search.n_best,
                 length_penalty=search.length_penalty,
-                return_scores=True,
+                return_scores=scored,
                 max_decoding_length=max(caps[i] for i in batch),
                 min_decoding_length=1,
                 max_input_length=0,
@@ -90,7 +92,7 @@ class CTranslate2Engine:
         results: list[list[Hypothesis]] = [[] for _ in sources]
         for n_done, (i, future) in enumerate(zip(chain(*batches), chain(*queued), strict=True), 1):
             answer = future.result()
-            for pieces, score in zip(answer.hypotheses, answer.scores, strict=True):
+            for pieces, score in zip(answer.hypotheses, answer.scores or repeat(math.nan), strict=False):
                 results[i].append(Hypothesis([self._tgt_ids[piece] for piece in pieces[: caps[i]]], score, []))
             progress(n_done)
         return results

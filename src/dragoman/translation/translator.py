@@ -88,16 +88,17 @@ class Translator:
         *,
         batch_tokens: int = 4096,
         direction: str | None = None,
+        scored: bool = True,
         progress: Callable[[int], object] | None = None,
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order; the input may have any length.
 
         `search` defaults to the settings in the bundle. An example of `direction` is zh_en. `batch_tokens` is the
-        maximum of sentences x beams x longest sentence in a batch. `progress` is called with the number of lines done
-        so far.
+        maximum of sentences x beams x longest sentence in a batch. `scored=False` is faster, but scores may be
+        missing. `progress` is called with the number of lines done so far.
         """
         search, progress = search or self.bundle.search, progress or (lambda n_lines: None)
-        translate = self._translate_ids(search)
+        translate = self._translate_ids(search, scored)
         n_lines = n_sentences = 0
 
         def report(n_done: int) -> None:
@@ -158,10 +159,10 @@ class Translator:
                 progress(n_lines)
         return torch.cat(vectors)
 
-    def _translate_ids(self, search: SearchConfig) -> Callable[..., list[list[Hypothesis]]]:
+    def _translate_ids(self, search: SearchConfig, scored: bool) -> Callable[..., list[list[Hypothesis]]]:
         """Return the function that translates ids by this search."""
         if self._export and search.kind in SEARCHES:
-            return self._export.translate
+            return partial(self._export.translate, scored=scored)
         if self._export:
             log.warning("note: CTranslate2 does not support search.kind=%s; torch is used", search.kind)
         from dragoman.translation.engine import translate_ids
