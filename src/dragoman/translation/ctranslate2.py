@@ -68,7 +68,10 @@ class CTranslate2Engine:
         scored: bool = True,
         progress: Callable[[int], object] = lambda n_sentences: None,
     ) -> list[list[Hypothesis]]:
-        """Translate like engine.translate_ids, without token_scores; scores if `scored`. `lines` is unused."""
+        """Translate like engine.translate_ids, but without token_scores.
+
+        There are scores if `scored`. `lines` is unused: there is no sampling.
+        """
         check_choice("search.kind", search.kind, SEARCHES)
         limit = self.positions - 1 if self.positions else sys.maxsize  # <BOS> has a position, too
         caps = [min(search.max_length(len(source)), limit) for source in sources]
