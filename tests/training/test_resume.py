@@ -23,8 +23,9 @@ def kill(signum: int):
 
 @pytest.fixture(autouse=True)
 def sigint_is_not_ignored() -> None:
-    """Without it, tests in the background of a shell would ignore SIGINT."""
+    """Without it, tests in the background of a shell or under nohup would ignore both."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class CrashError(Exception):
