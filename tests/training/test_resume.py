@@ -22,7 +22,7 @@ def kill(signum: int):
 
 
 @pytest.fixture(autouse=True)
-def sigint_is_not_ignored() -> None:
+def signals_are_not_ignored() -> None:
     """Without it, tests in the background of a shell or under nohup would ignore both."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
