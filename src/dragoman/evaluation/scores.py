@@ -132,7 +132,7 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
         "scores": scores,
         "groups": {
             "characters of the source": _by_quarter(named, [len(pair.src) for pair in first.pairs]),
-            "sentences with the rarest word": _by_quarter(named, _rarest(first)),
+            "frequency of the rarest word": _by_quarter(named, _rarest(first)),
         },
         "won": {name: _most_different(first, named[name]) for name in others},
         "verdicts": {name: _verdicts(baseline, name, scores) for name in others},
