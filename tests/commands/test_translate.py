@@ -142,11 +142,14 @@ def test_without_a_run_an_included_model_answers(run: Run, home: Path) -> None:
         ("好 --output runs --overwrite", "name another path"),
         ("-五度", "unrecognized arguments: -五度"),
         ("好 --embed a.npy --pooling max", "mean, first, attention"),
+        ("好 --embed a.npy --sample", "--embed"),
         ("好 --embed a.npy --trace", "--embed"),
         ("好 久 --attention b.png", "one sentence"),
         ("好 --attention a.gif", ".html"),
         ("好 久 --trace", "one sentence"),
         ("？！ --trace", "no word"),
+        ("好 --trace --output a.png", ".html"),
+        ("好 --trace --sample", "--sample"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, home: Path, command: str, part: str) -> None:

@@ -205,6 +205,7 @@ def test_both_directions_have_their_own_columns(runs, metrics_of):
     ("section", "setting", "message"),
     [
         ("training", {"optimizer": "adamv"}, r"training\.optimizer=adamv: .*adamw.*did you mean 'adamw'"),
+        ("training", {"monitor": "blue"}, r"training\.monitor=blue: choose one of loss, bleu, chrf, exact"),
         ("trainer", {"loggers": ["tensorbord"]}, r"trainer\.loggers=tensorbord: .*tensorboard"),
         ("trainer", {"devices": 9, "accelerator": "gpu"}, r"trainer\.accelerator=gpu: torch finds \d+ here"),
         ("model", {"activation": "tanhh"}, r"model\.activation=tanhh"),

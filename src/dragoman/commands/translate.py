@@ -49,6 +49,10 @@ def main(argv: list[str]) -> None:
         raise UserError("--attention, --trace: only for one sentence. Give it as the one argument")
     if args.attention and not args.attention.lower().endswith((".png", ".html")):
         raise UserError("--attention: name a .png (picture of the last layer) or a .html (all layers and heads)")
+    if args.trace and args.output and not args.json and not args.output.lower().endswith(".html"):
+        raise UserError(f"--trace: --output is a .html page, or JSON with --json (found {args.output})")
+    if args.sample and (args.trace or args.embed):
+        raise UserError("--sample: does not go with --trace or --embed. Remove one")
     if not args.text and not args.input and sys.stdin.isatty():
         options.error("no text: give it as an argument, by --input FILE, or by a pipe")
     with ExitStack() as opened:

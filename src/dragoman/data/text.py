@@ -3,6 +3,7 @@
 `clean_text` is the only normalisation, so training and translation see identically normalised text.
 """
 
+import codecs
 import gzip
 import re
 import unicodedata
@@ -66,9 +67,9 @@ def clean_text(text: str) -> str:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file, plain or gzip, without their "\n".
+    """Yield the lines of a file, plain or gzip, without their line feeds.
 
-    Lines end at the byte "\n" alone. U+2028 and a lone carriage return are text; splitting there would misalign two
+    Lines end at line feeds alone. U+2028 and a lone carriage return are text; splitting there would misalign two
     files. Bytes that are not UTF-8 become lone surrogates, which cleaning repairs.
     """
     damaged = 0
@@ -77,8 +78,10 @@ def lines(path: Path) -> Iterator[str]:
             for number, line in enumerate(file, 1):
                 text = line.removesuffix(b"\n").decode(errors="surrogateescape")
                 damaged += _INVALID.search(text) is not None
-                if _FEW <= damaged > number / 2:
-                    raise UserError(f"{path}: not UTF-8. Convert it: iconv -f GB18030 (or UTF-16) -t UTF-8")
+                is_utf_16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+                if is_utf_16 or _FEW <= damaged > number / 2:
+                    encoding = "UTF-16" if is_utf_16 else "GB18030"
+                    raise UserError(f"{path}: not UTF-8. Convert it: iconv -f {encoding} -t UTF-8")
                 yield text
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error

@@ -1,4 +1,4 @@
-"""Alignment drift between the two sides of a corpus.
+"""Detection of drift between the two sides of a corpus.
 
 A missing line shifts the rows after it: source i then belongs to target i + 1, not to target i. A shift is detected by
 the evidence that source i and target i + shift are translations of each other, summed over a stretch of rows.

@@ -86,7 +86,7 @@ def attention_page(pair: Attended, languages: tuple[str, str], **texts: Any) -> 
 
 @torch.no_grad()
 def trace(model: Transformer, tokenizers: Tokenizers, src: Sequence[int], config: SearchConfig) -> Trace:
-    """Search for the translation of one sentence, and return all steps.
+    """Return every step of the search for the translation of one sentence.
 
     `src`: the ids of the sentence, without <EOS>. The result has two lists with an entry for each step:
 
