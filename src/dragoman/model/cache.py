@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_ROOM = 16  # tokens allocated in advance
+_SPARE = 16  # tokens allocated in advance
 
 
 class KeyValues:
@@ -16,7 +16,7 @@ class KeyValues:
 
     def __init__(self, *, grows: bool) -> None:
         self.grows, self.length = grows, 0
-        self.room = torch.empty(2, 0, 0, 0, 0)  # (2, N, H, T or more, d)
+        self.buffer = torch.empty(2, 0, 0, 0, 0)  # (2, N, H, T or more, d)
 
     @property
     def complete(self) -> bool:
@@ -24,22 +24,22 @@ class KeyValues:
 
     def kept(self) -> tuple[Tensor, Tensor]:
         """Return all keys and values so far, (N, H, T, d) each."""
-        k, v = self.room[:, :, :, : self.length]
+        k, v = self.buffer[:, :, :, : self.length]
         return k, v
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add the keys and values of new tokens, (N, H, t, d) each; return all so far."""
         start, self.length = self.length, self.length + k.size(2)
         if not start:
-            self.room = k.new_empty(2, *k.shape[:2], 0, k.size(3))
-        if (missing := self.length - self.room.size(3)) > 0:
-            self.room = F.pad(self.room, (0, 0, 0, missing + (_ROOM if self.grows else 0)))
-        self.room[0, :, :, start : self.length], self.room[1, :, :, start : self.length] = k, v
+            self.buffer = k.new_empty(2, *k.shape[:2], 0, k.size(3))
+        if (missing := self.length - self.buffer.size(3)) > 0:
+            self.buffer = F.pad(self.buffer, (0, 0, 0, missing + (_SPARE if self.grows else 0)))
+        self.buffer[0, :, :, start : self.length], self.buffer[1, :, :, start : self.length] = k, v
         return self.kept()
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (n,), in this order; repeats are allowed."""
-        self.room = self.room.index_select(1, rows)
+        self.buffer = self.buffer.index_select(1, rows)
 
 
 LayerCache = tuple[KeyValues, KeyValues]  # of self-attention and of cross-attention
@@ -63,7 +63,7 @@ class DecoderCache:
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (n,), in this order; all k rows of a sentence stay or leave."""
-        k = self.layers[0][0].room.size(1) // len(self.memory)
+        k = self.layers[0][0].buffer.size(1) // len(self.memory)
         sentences = rows[::k] // k
         for self_attention, _ in self.layers:
             self_attention.select(rows)
