@@ -37,18 +37,18 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--script", choices=("hans", "hant"), help="convert Chinese to Simplified or Traditional")
     parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET beside the bundle")
-    parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="a challenge set (the included one)")
-    parser.add_argument("--warnings", action="store_true", help="rates of warnings instead of scores, into the card")
+    parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="a challenge set (default: included)")
+    parser.add_argument("--warnings", action="store_true", help="write rates of warnings into the model card")
     cli.add_translation_options(parser)
     args = parse(parser, argv)
     cli.check_at_least_one(args, "batch")
     if args.n_best not in (None, 1):
         raise UserError("--n-best: only the best translation of each line is scored. Remove it")
-    if args.challenge is not None and (args.src or args.corpus):
-        raise UserError("--challenge: a test set of its own. Remove --src or --corpus")
+    if args.challenge is not None and (args.src or args.corpus or args.warnings or args.script):
+        raise UserError("--challenge: does not go with --src, --corpus, --warnings or --script. Remove one")
     folder = locate(Path(args.model))
     translator = Translator.load(folder, args.device, engine=args.engine)
-    # The folder of an included bundle, where Dragoman is installed, does not change.
+    # Scores of an included bundle go below runs/, because its folder may be read-only.
     run = Path("runs", f"included_{folder.name}") if folder.resolve() in included_bundles() else folder.parent
     if args.challenge is not None:
         challenge(args, translator, run / "evaluation")
@@ -82,7 +82,7 @@ def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
     """Return the arguments, after adding the options that name a test set."""
     parser.add_argument("--corpus", metavar="PATH", help="a file, a folder, or a dataset on the hub")
     parser.add_argument("--name", help="configuration of a hub dataset, e.g. en-zh")
-    parser.add_argument("--split", default="test", help="train, validation or test (test)")
+    parser.add_argument("--split", default="test", help="validation or test; with --corpus also train (default: test)")
     parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
     parser.add_argument("--src", metavar="FILE", help="plain lines to translate")
     parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
@@ -95,7 +95,7 @@ def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
 
 
 def challenge(args: argparse.Namespace, translator: Translator, folder: Path) -> None:
-    """Translate the challenge set, count those passed by phenomenon, and save the translations."""
+    """Translate the challenge set, print the passed sentences, save the translations."""
     direction = args.direction or str(translator.bundle.directions[0])
     path = Path(args.challenge) if args.challenge else included(f"data/challenge/{direction}.tsv")
     sentences = testsets.read_challenge(path)
@@ -117,7 +117,7 @@ def challenge(args: argparse.Namespace, translator: Translator, folder: Path) ->
 
 
 def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> tuple[str, list[Pair], Direction]:
-    """Return the test set that the options name: its name, its pairs, and the direction in which to translate it."""
+    """Return the test set named by the options: its name, pairs and direction."""
     directions = translator.bundle.directions
     if args.src:
         pairs = testsets.of_files(Path(args.src), list(map(Path, args.ref)))

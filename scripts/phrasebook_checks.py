@@ -98,7 +98,7 @@ def elsewhere(pairs: list[Pair]) -> tuple[list[str], list[str]]:
                 for src, tgt, others in zip(rows.src, rows.tgt, rows.references or repeat([]), strict=False):
                     known = [text for text in (src, tgt, *others) if bare(text) in texts]
                     if split != "train":
-                        faults |= {f"is in {name}/{split}: {text}" for text in known}
+                        faults |= {f"{text}: also in {name}/{split}" for text in known}
                     elif (bare(src), bare(tgt)) in both:
-                        notes.add(f"is in {name}/train: {src} {tgt}")
+                        notes.add(f"{src} {tgt}: also in {name}/train")
     return sorted(faults), sorted(notes)

@@ -92,6 +92,13 @@ class TestFiles:
         with pytest.raises(UserError, match=r"cannot write .*missing.*No such file"):
             files.write(tmp_path / "missing" / "file", b"x")
 
+    def test_files_of_one_long_name_are_written_together(self, tmp_path: Path) -> None:
+        paths = [tmp_path / f"{'doctor_' * 7}.{suffix}" for suffix in ("html", "json")]
+        with files.replacing(paths[0]) as page, files.replacing(paths[1]) as record:
+            page.write(b"page")
+            record.write(b"record")
+        assert [path.read_bytes() for path in paths] == [b"page", b"record"]
+
 
 class TestLanguages:
     def test_both_directions_come_only_when_both_are_named(self) -> None:

@@ -103,7 +103,7 @@ def test_near_copies_rare_words_and_test_sentences_are_found(tmp_path: Path, mon
     (tmp_path / "tatoeba" / "test.tsv").write_text("zh\ten\n别的句子。\tdad fixes the bicycles every weekend\n")
     monkeypatch.setenv("DRAGOMAN_DATA", str(tmp_path))
     faults, notes = checks.elsewhere(pairs)
-    assert faults == ["is in tatoeba/test: dad fixes the bicycles every weekend"]
+    assert faults == ["dad fixes the bicycles every weekend: also in tatoeba/test"]
     assert len(notes) == 3
 
 

@@ -31,7 +31,7 @@ def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[IO[bytes]]
 
     With `keep_previous` the old file stays as NAME.previous. Raises UserError if writing fails.
     """
-    part = path.with_name(f".{path.name[:40]}.{os.getpid()}.part")
+    part = path.with_name(f".{path.stem[:40]}{path.suffix}.{os.getpid()}.part")
     try:
         with open(part, "wb") as file:
             yield file
@@ -41,7 +41,7 @@ def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[IO[bytes]]
         os.replace(part, path)
         _sync(path.parent)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        raise UserError(f"cannot write {path}: {error}") from error
     finally:
         part.unlink(missing_ok=True)
 

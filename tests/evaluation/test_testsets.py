@@ -54,7 +54,7 @@ def test_a_set_is_converted_to_the_other_script(corpus: CorpusConfig) -> None:
 
 
 @pytest.mark.parametrize(("split", "part"), [("tset", "did you mean 'test'"), ("train", "no split 'train'")])
-def test_a_missing_split_is_named(corpus: CorpusConfig, split: str, part: str) -> None:
+def test_a_missing_split_is_an_error(corpus: CorpusConfig, split: str, part: str) -> None:
     with pytest.raises(UserError, match=part):
         testsets.of_corpus(corpus, split, ZH_EN, ZH_EN, None)
 
@@ -68,13 +68,13 @@ def test_files_with_several_references(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("lines", "part"), [(["好", "早"], "2 lines"), ([], "no pair")])
-def test_unusable_files_are_refused(tmp_path: Path, lines: list[str], part: str) -> None:
+def test_unusable_files_are_an_error(tmp_path: Path, lines: list[str], part: str) -> None:
     references = [write(tmp_path / "en", *lines[1:])]
     with pytest.raises(UserError, match=part):
         testsets.of_files(write(tmp_path / "zh", *lines), references)
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run"):
         testsets.of_run(tmp_path, "test", ZH_EN)
 

@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "bundle"
 PAIRS = [Pair("好久不见。", "I have not seen you for long."), Pair("谢谢你。", "I thank you very much.")]
 
 
-def test_each_damage_has_its_warning() -> None:
+def test_damaged_sources_have_warnings() -> None:
     texts = inputs(PAIRS)
     assert texts == inputs(PAIRS)
     translate = partial(Translator.load(GOLDEN).stream, search=SearchConfig(kind="greedy"), direction="zh_en")

@@ -32,7 +32,7 @@ except Stopped as stopped:
 
 @pytest.fixture
 def train(tmp_path, corpus):
-    """Train in a process of its own, on so many devices; return the folder of the run and what was printed."""
+    """Return a function that trains in a new process and returns the run's folder."""
 
     def settings_of(name, devices, *more, max_steps, accumulate=1, patience=0, nodes=1):
         corpora = ",".join(f"{{path: {corpus / part}}}" for part in ("farm", "town"))
@@ -91,7 +91,7 @@ def two_nodes(train):
     return run
 
 
-def test_two_processes_equal_one_that_accumulates(train, checkpoint_of, metrics_of):
+def test_two_processes_equal_gradient_accumulation(train, checkpoint_of, metrics_of):
     """A mean of two means would give the tokens of the smaller batch more weight."""
     # AdamW's first steps have the sign of a gradient, however small it is; SGD's are proportional to it.
     sgd = "training.optimizer=sgd", "training.lr=0.05"
@@ -122,7 +122,7 @@ def test_a_resumed_run_of_two_equals_one_that_never_stopped(train, outcome):
     ) | {"records": 0}
 
 
-def test_two_nodes_end_equal_though_one_is_killed(train, two_nodes, outcome):
+def test_two_nodes_resume_after_one_is_killed(train, two_nodes, outcome):
     """torchrun restarts both processes after the second one is killed; they resume from the last checkpoint."""
     straight = train("straight", 2, max_steps=12, patience=9)
     (train.folder / "runs").rename(train.folder / "other")

@@ -15,7 +15,7 @@ from dragoman.config import CorpusConfig
 from dragoman.errors import UserError
 from dragoman.training import fit as fit_module
 from dragoman.training import progress
-from dragoman.training.fit import fit, resolve
+from dragoman.training.fit import fit, preflight, resolve
 from dragoman.training.run import open_run
 
 
@@ -237,12 +237,14 @@ def test_a_run_needs_validation_pairs(runs, tmp_path):
         runs.fit("run", corpora=[CorpusConfig(path=str(corpus))], validation_size=0, max_ratio=0)
 
 
-def test_no_memory_names_the_setting_to_lower(runs, at_step):
-    def no_memory():
+@pytest.mark.parametrize("begin", [fit, preflight])
+def test_no_memory_names_the_setting_to_lower(runs, monkeypatch, begin):
+    def no_memory(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
+    monkeypatch.setattr(fit_module.Trainer, "fit", no_memory)
     with pytest.raises(UserError, match=r"data\.max_tokens=120: no memory for a batch of this size"):
-        runs.fit("run", trainer=at_step(1, no_memory))
+        begin(runs.config("run"))
 
 
 def test_a_finished_run_is_exported(runs, capsys):

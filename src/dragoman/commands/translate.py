@@ -34,7 +34,9 @@ def parser() -> cli.Parser:
     task.add_argument("--attention", metavar="FILE", help="attention of one line: a .png or a .html page")
     task.add_argument("--trace", action="store_true", help="show each step of one line; --output: a .html page")
     task.add_argument("--embed", metavar="NPY", help="write a vector for each line; translate nothing")
-    parser.add_argument("--pooling", default="mean", metavar="NAME", help="with --embed: mean, first, attention (mean)")
+    parser.add_argument(
+        "--pooling", default="mean", metavar="NAME", help="with --embed: mean (default), first or attention"
+    )
     parser.add_argument("--version", action="version", version=dragoman.__version__)
     cli.add_translation_options(parser)
     return parser
@@ -120,12 +122,12 @@ def show(trace: dict[str, Any], args: argparse.Namespace, out: IO[bytes] | None,
 
 
 def as_text(translation: Translation) -> str:
-    """One line; several hypotheses stand side by side, separated by tabs."""
+    """Return the hypotheses as one line, separated by tabs."""
     return "\t".join(" ".join(hypothesis.text.splitlines()) for hypothesis in translation.hypotheses)
 
 
 def as_json(translation: Translation) -> str:
-    """The best hypothesis as JSON with its warnings; several are added as a list."""
+    """Return JSON: the best hypothesis, warnings, and several hypotheses as a list."""
     best, *others = hypotheses = [vars(hypothesis) for hypothesis in translation.hypotheses]
     record = {**best, "warnings": translation.warnings}
     return json.dumps(record | ({"hypotheses": hypotheses} if others else {}), ensure_ascii=False)

@@ -1,7 +1,7 @@
 """Detection of drift between the two sides of a corpus.
 
-A missing line shifts the rows after it: source i then belongs to target i + 1, not to target i. A shift is detected by
-the evidence that source i and target i + shift are translations of each other, summed over a stretch of rows.
+A line missing in the source shifts the rows after it: source i then belongs to target i + 1. A shift is detected by the
+evidence that source i and target i + shift are translations of each other, summed over a stretch of rows.
 
 The evidence compares lengths, digits and punctuation marks, which agree in all languages. It is a log-likelihood ratio
 in nats: the frequency of each relation (for example, equal digits) in the pairs of the corpus over its frequency in
@@ -16,9 +16,9 @@ from dragoman.doctor.survey import DIGITS, MARKS
 
 # Shifts of the target against the source to test.
 SHIFTS = [shift for shift in range(-8, 9) if shift]
-MIN_PAIRS = 50  # of a part that is examined
-MIN_STRETCH, MAX_STRETCHES = 8, 20  # rows of a stretch; stretches of a part
-# Probability of a false alarm per part if the model were exact, and a factor for the threshold because it is not.
+MIN_PAIRS = 50  # of a split that is examined
+MIN_STRETCH, MAX_STRETCHES = 8, 20  # rows of a stretch; stretches of a split
+# Probability of a false alarm per split if the model were exact, and a factor for the threshold because it is not.
 ERROR, MARGIN = 1e-3, 2.0
 PRIOR = 5.0  # added to both counts of each relation, so that rare ones have little weight
 # Classes of lengths, relations of two sets of digits, sets of marks.
@@ -27,7 +27,7 @@ _N_RELATIONS = _N_LENGTHS**2 + _N_DIGITS + _N_MARKS**2
 
 
 def drift(table: np.ndarray) -> list[tuple[int, int, int | None]]:
-    """Return the stretches (first, last, shift) of one part with alignment drift.
+    """Return the stretches (first, last, shift) of one split with alignment drift.
 
     In rows first .. last - 1, row i of the source fits row i + shift of the target; None means that no shift fits.
     """
@@ -43,7 +43,7 @@ def drift(table: np.ndarray) -> list[tuple[int, int, int | None]]:
     while unexamined and len(stretches) < MAX_STRETCHES:
         first, last = unexamined.pop()
         nats, start, end = _best_stretch(-unshifted[first:last])
-        # "No shift fits" explains any disorder, so it must exceed a shift by the threshold.
+        # None (no shift) fits any disorder, so its gain must exceed that of a shift by the threshold.
         candidates: list[tuple[float, int, int, int | None]] = [(nats - threshold, start, end, None)]
         for shift in SHIFTS:
             gain = weights[_relations(src, tgt, shift)].sum(axis=0) - unshifted

@@ -56,7 +56,7 @@ class Additive(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         """(B, H, T_q, d), (B, H, T_k, d) -> scores (B, H, T_q, T_k)."""
-        # Otherwise the sum has the memory layout of q and k, and the matrix product copies all of it.
+        # Contiguous, so that the matrix product does not copy the large sum.
         q, k = q.contiguous(), k.contiguous()
         hidden = torch.tanh(q[..., :, None, :] + k[..., None, :, :])  # (B, H, T_q, T_k, d)
         return (hidden @ self.w[:, None, :, None].to(hidden.dtype)).squeeze(-1)
@@ -144,12 +144,12 @@ class Attention(nn.Module):
             return q, *cache.kept(), None
         k, v = map(self._heads, self.kv(key_value).chunk(2, dim=-1))
         past = 0 if cache is None else cache.length
-        every = torch.arange(past + key_value.size(1), device=query.device)  # positions of the keys
+        k_positions = torch.arange(past + key_value.size(1), device=query.device)
         if self.position is not None:
-            q, k = self.position.rotate(q, every[past:]), self.position.rotate(k, every[past:])
+            q, k = self.position.rotate(q, k_positions[past:]), self.position.rotate(k, k_positions[past:])
         if cache is not None:
             k, v = cache.append(k, v)
-        return q, k, v, None if self.position is None else self.position.bias(q, k, every[past:], every)
+        return q, k, v, None if self.position is None else self.position.bias(q, k, k_positions[past:], k_positions)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.n_heads, self.d_head).transpose(1, 2)  # (B, T, D) -> (B, H, T, d)

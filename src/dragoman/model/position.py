@@ -229,7 +229,7 @@ class Alibi(Position):
         self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
 
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        # Always in fp32: bf16 would round long distances.
+        # Computed in fp32; the fused kernel (attention.py) rounds it to the dtype of q.
         return -self.slopes[:, None, None] * distances(q_positions, k_positions).abs()
 
 

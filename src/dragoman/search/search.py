@@ -19,7 +19,7 @@ from dragoman.search import Hypothesis, Sentence
 from dragoman.special import BOS, EOS, PAD, UNK
 
 NEVER = (PAD, UNK, BOS)  # in no translation
-LEAVE_TOGETHER = 1 / 8  # of the batch, in greedy search and sampling
+MIN_FINISHED = 1 / 8  # share of the batch that is removed at once, in greedy search and sampling
 # (next tokens (N, 1), cache) -> (logits (N, V) of those that follow, cache)
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
@@ -123,7 +123,7 @@ class Greedy:
         self.first = False
         # Sentences of which all paths are finished leave the batch, several at once, because that copies the cache.
         stays = [not all(path.finished for path in paths) for paths in self.unfinished]
-        if any(stays) and stays.count(False) < len(stays) * LEAVE_TOGETHER:
+        if any(stays) and stays.count(False) < len(stays) * MIN_FINISHED:
             return None, tokens
         self.unfinished = [paths for paths, stay in zip(self.unfinished, stays, strict=True) if stay]
         going_on = torch.tensor(stays).repeat_interleave(self.k).nonzero()[:, 0].to(tokens.device)

@@ -36,12 +36,12 @@ from dragoman.translation.translator import Translator
 
 PAGE = Path(__file__).with_name("page.html")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
-# Lines without outer white space. Tags, scripts and style sheets are none.
+# A line has no white space at its ends. Tags, scripts and style sheets are not lines.
 _LINE = re.compile(r"(?P<line>\S.*(?<!\s))")
 _HTML_LINE = re.compile(
     r"<(script|style)\b.*?(?:</\1[^<>]*>|\Z)|<[^<>]*>|(?P<line>\S(?:[^<\n]|<(?![^<>]*>))*(?<!\s))", re.I | re.S
 )
-# Format -> lines, how their characters are read, and how they are written.
+# Format -> pattern of a line, function to unescape it, function to escape it.
 FORMATS: dict[str, tuple[re.Pattern[str], Callable[[str], str], Callable[[str], str]]] = {
     "text": (_LINE, str, str),
     "html": (_HTML_LINE, html.unescape, partial(html.escape, quote=False)),
@@ -50,7 +50,7 @@ SUFFIXES = {".txt": "text", ".html": "html"}
 TRADITIONAL = "traditional Chinese: the model does not distinguish the scripts"
 SAMPLE = 500  # letters that decide the language
 MOST_SENTENCES = 20  # explained
-MOST_PIECES = 80  # of a traced sentence; the answer grows with the square
+MOST_PIECES = 80  # of a traced sentence; the answer grows quadratically
 MOST_FILES = 20  # translated files kept in memory for downloads
 MOST_SECONDS = 30.0  # of a request
 MOST_REQUESTS = 256  # in progress
@@ -96,7 +96,7 @@ def create_app(models: Models, suggestions: Path, max_chars: int = 50_000, beam:
 
 
 async def error_answer(request: Request, error: Exception) -> JSONResponse:
-    """Return {"error": text}, without the text of an error in the program."""
+    """Return {"error": text}; for an internal error, without its details."""
     code, text = 400, str(error)
     if isinstance(error, HTTPException):
         code, text = error.status_code, error.detail
@@ -117,7 +117,7 @@ class Service:
         self.batches, self.files = Batches(self._run), dict[str, str]()
 
     async def translate(self, request: wire.Translate) -> dict[str, Any]:
-        """Return the answer for a text; that for a list has a list of each value."""
+        """Return the answer; for a list of texts, each value is a list."""
         texts = [request.q] if isinstance(request.q, str) else request.q
         answers = await asyncio.gather(*(self._translate(text, request) for text in texts))
         answer = {key: [each[key] for each in answers] for key in answers[0]}
@@ -126,12 +126,13 @@ class Service:
         return answer if texts is request.q else {key: value for key, (value,) in answer.items()}
 
     async def _translate(self, text: str, request: wire.Translate) -> dict[str, Any]:
-        """Return the best translation of a text, what else is requested, and warnings."""
-        direction, n_best = self.direction(request, text), request.alternatives + 1
-        warnings, ranks = list[str](), [text]  # as it is, if it is in the target language already
+        """Return the answer for one text: best translation, warnings, alternatives."""
+        pattern, read, write = FORMATS[request.format]
+        lines = [read(match["line"]) for match in pattern.finditer(text) if match["line"]]
+        visible = "\n".join(lines)  # without the tags of HTML
+        direction, n_best = self.direction(request, visible), request.alternatives + 1
+        warnings, ranks = list[str](), [text]  # unchanged if it is in the target language already
         if direction:
-            pattern, read, write = FORMATS[request.format]
-            lines = [read(match["line"]) for match in pattern.finditer(text) if match["line"]]
             results = await self.batches.translate((direction, n_best), lines)
             rows = [[write(hypothesis.text) for hypothesis in result.hypotheses] for result in results]
             ranks = [fill(pattern, text, [row[min(rank, len(row) - 1)] for row in rows]) for rank in range(n_best)]
@@ -141,7 +142,7 @@ class Service:
         best, *others = dict.fromkeys(ranks)
         answer: dict[str, Any] = {"translatedText": best, "warnings": list(dict.fromkeys(warnings))}
         if request.source == "auto":
-            answer["detectedLanguage"] = self.detected(text, request.target)[0]
+            answer["detectedLanguage"] = self.detected(visible, request.target)[0]
         return answer | ({"alternatives": others} if request.alternatives else {})
 
     async def detect(self, request: wire.Detect) -> list[wire.Detected]:
@@ -208,7 +209,7 @@ class Service:
         return PlainTextResponse(self.files[name], headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
     async def languages(self) -> list[dict[str, Any]]:
-        """Return each spelling of each language."""
+        """Return the languages, one entry for each of their codes."""
         rows = list[dict[str, Any]]()
         for language in self.models.languages:
             targets = [code for src, tgt in self.models.directions if src == language for code in spellings(tgt)]
@@ -282,6 +283,6 @@ def spellings(language: str) -> list[str]:
 
 
 def fill(pattern: re.Pattern[str], text: str, lines: list[str]) -> str:
-    """Return a text with other lines."""
+    """Replace the lines of a text."""
     rest = iter(lines)
     return pattern.sub(lambda match: next(rest) if match["line"] else match[0], text)

@@ -1,4 +1,4 @@
-"""One training run, from its configuration to its bundle (`fit`), or its cost.
+"""A training run (`fit`), or an estimate of its cost (`preflight`).
 
 The same command can be repeated at any time. It resumes an unfinished run, and reports that a finished run is
 finished. Changed settings raise a UserError that names them, except those in run.MAY_CHANGE.
@@ -75,15 +75,11 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         saver.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
     trainer = make_trainer(config, run_dir, [progress, validation, saver], step)
     announce(f"resuming {run_dir} at step {step}" if saved else f"training {run_dir}", data, module, trainer)
-    try:
-        if saved is None and config.init_from is not None:
-            # The scores before the adaptation, as step 0; the original stays the best model until one is better.
-            trainer.validate(module, datamodule=data, verbose=False)
-            saver.keep(0)
-        trainer.fit(module, datamodule=data, ckpt_path=saved, weights_only=True)
-    except torch.OutOfMemoryError as error:
-        size = config.data.max_tokens
-        raise UserError(f"data.max_tokens={size}: no memory for a batch of this size ({error}). Lower it") from error
+    if saved is None and config.init_from is not None:
+        # The scores before the adaptation, as step 0; the original stays the best model until one is better.
+        trainer.validate(module, datamodule=data, verbose=False)
+        saver.keep(0)
+    _fit(trainer, module, data, ckpt_path=saved, weights_only=True)
     seconds = round(progress.seconds, 1)
     if config.training.average_last:
         saver.try_average(trainer)
@@ -92,6 +88,15 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         reason = "max_steps" if trainer.global_step == config.trainer.max_steps else "max_time"
         reason = "early stopping" if validation.is_exhausted else reason
         saver.write(step=trainer.global_step, seconds=seconds, finished=reason, limit=config.trainer.max_seconds)
+
+
+def _fit(trainer: Trainer, module: TranslationModule, data: TranslationData, **options: Any) -> None:
+    """Train. Raises UserError if a batch needs more memory than there is."""
+    try:
+        trainer.fit(module, datamodule=data, **options)
+    except torch.OutOfMemoryError as error:
+        size = data.config.max_tokens
+        raise UserError(f"data.max_tokens={size}: no memory for a batch of this size ({error}). Lower it") from error
 
 
 def _finish(trainer: Trainer, saver: CheckpointCallback) -> None:
@@ -116,7 +121,7 @@ def _finish(trainer: Trainer, saver: CheckpointCallback) -> None:
 
 
 def resolve(config: Config) -> Config:
-    """Check names; take what `init_from` decides; replace "auto" by this hardware."""
+    """Check names, apply the settings of `init_from`, and resolve "auto"."""
     config = adapted(config)
     choose("training.schedule", config.training.schedule, SCHEDULES)
     choose("training.optimizer", config.training.optimizer, OPTIMIZERS)
@@ -212,11 +217,11 @@ def preflight(config: Config) -> None:
         ends: list[float] = []  # when each batch ended
 
         def note(*_: Any) -> None:
-            float(module.sums[0])  # waits for a GPU
+            float(module.sums[0])  # synchronizes with the GPU
             ends.append(time.monotonic())
 
         validation = ValidationCallback(data, config, module)
-        # Translations of an untrained model end at their limits: here as long as their sources.
+        # The model never predicts <EOS> (weight 0 below), so a translation is as long as its source.
         validation.search = SearchConfig(kind="greedy", max_length_a=1, max_length_b=1)
         n = WARM_UP + STEPS
         c = dataclasses.replace(config.trainer, max_steps=n, validate_every=n + 1, loggers=[])
@@ -225,7 +230,7 @@ def preflight(config: Config) -> None:
         announce(f"preflight of {config.run_dir}", data, module, trainer)
         if trainer.is_global_zero:
             print(cost_table(module.model, data.plan.shapes))
-        trainer.fit(module, datamodule=data)
+        _fit(trainer, module, data)
         with torch.no_grad():
             module.best_model.projection.weight[EOS] = 0
         begin = time.monotonic()
