@@ -17,7 +17,7 @@ def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="examples; none: the list")
     parser.add_argument("--list", action="store_true", help="show the examples by note")
-    parser.add_argument("--language", default="en", metavar="CODE", help="zh or en (en)")
+    parser.add_argument("--language", default="en", metavar="CODE", help="zh or en (default: en)")
     parser.add_argument("--out", metavar="FILE", help="a .html page, or a .png picture of one example")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists already")
     args = parser.parse(argv)
@@ -33,7 +33,9 @@ def main(argv: list[str]) -> None:
     if args.out and not one_picture and (suffix != ".html" or not names):
         raise UserError(f"--out {args.out}: name examples and a .html page, or a .png of one of {', '.join(PICTURES)}")
     if not names:
-        print("\n".join(f"{name:10}{title}" for name, title in sorted(titles(args.language), key=lambda each: each[1])))
+        for name, line in sorted(titles(args.language), key=lambda each: each[1]):
+            note, title = line.split("  ", 1)
+            print(f"{name:10}{note:18}{title}")
         return
     examples: list[dict[str, Any]] = []
     for name in names:
@@ -42,12 +44,13 @@ def main(argv: list[str]) -> None:
         picture = values["picture"]() if args.out and name in PICTURES else b""
         examples.append({"name": name, "text": text, "picture": picture})
     if not args.out:
-        hint = "\n\n--out FILE.png: the picture"
+        hint = {"en": "\n\nThe picture: --out FILE.png", "zh": "\n\n图片：--out FILE.png"}[args.language]
         print("\n\n\n".join(each["text"] + hint * (each["name"] in PICTURES) for each in examples))
         return
     with cli.new_file(args.out, overwrite=args.overwrite) as file:
         page = render("notes.html", examples=examples, language=args.language)
         file.write(examples[0]["picture"] if one_picture else page)
+    print(args.out)
 
 
 if __name__ == "__main__":

@@ -93,12 +93,15 @@ def test_unscaled_scores_saturate_the_softmax(d):
     assert gradient["dot"] > 2 * gradient["scaled_dot"]
 
 
-@pytest.mark.parametrize(("d", "grows"), [(8, True), (32, True), (64, False), (128, False), (512, False)])
-def test_the_gradient_of_scores_shrinks_in_large_heads_only(d, grows):
-    """The median gradient of the scores of a query, for random q, k and v and 100 keys."""
+GRADIENTS = [(8, 100, True), (32, 100, True), (64, 100, False), (512, 100, False), (32, 20, False), (64, 200, True)]
+
+
+@pytest.mark.parametrize(("d", "n_keys", "grows"), GRADIENTS)
+def test_the_gradient_of_scores_shrinks_in_large_heads_only(d, n_keys, grows):
+    """The median gradient of the scores of a query, for random q, k and v."""
     norms = {}
     for name in ("dot", "scaled_dot"):
-        q, k, v, direction = torch.randn(4, 1, 1, 100, d, generator=torch.Generator().manual_seed(1))
+        q, k, v, direction = torch.randn(4, 1, 1, n_keys, d, generator=torch.Generator().manual_seed(1))
         scores = SCORES[name](1, d)(q, k).requires_grad_()
         ((scores.softmax(-1) @ v) * direction).sum().backward()
         norms[name] = scores.grad.norm(dim=-1).median()

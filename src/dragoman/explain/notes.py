@@ -152,8 +152,8 @@ def one_hot() -> Values:
     embedding.table.weight.copy_(torch.tensor([[1.0, 3], [3, 2], [3, 1]]))
     table = embedding.scale * embedding.table.weight
     values = {"words": words, "both": words[0] + words[1], "likeness": words @ words.T, "table": table}
-    product = words @ table
-    return values | {"product": product, "looked_up": embedding(ids), "dense": product @ product.T}
+    product, directions = words @ table, F.normalize(words @ table)
+    return values | {"product": product, "looked_up": embedding(ids), "dense": directions @ directions.T}
 
 
 def shift() -> Values:

@@ -26,10 +26,10 @@ def render(template: str | Path, *, autoescape: bool = True, block: str | None =
 
 
 def numbers(values: Any) -> str:
-    """Format a vector or matrix as aligned rows; 4 places unless all are whole."""
+    """Format a vector or matrix as aligned rows, in at most the digits of float32."""
     rows = np.atleast_2d(np.asarray(values, dtype=np.float64))
-    whole = bool((rows == rows.round()).all())
-    return "\n".join("  " + " ".join(f"{x:{8 if whole else 10}.{0 if whole else 4}f}" for x in row) for row in rows)
+    form = "8.0f" if (rows == rows.round()).all() else "10.4f" if abs(rows).max() < 1000 else "10.2f"
+    return "\n".join("  " + " ".join(format(x, form) for x in row) for row in rows)
 
 
 def data_url(png: bytes) -> str:

@@ -126,8 +126,6 @@ class Translator:
         """Return each step of the search for `line`, as in explain/trace.py."""
         from dragoman.explain.trace import trace
 
-        if not any(map(str.isalnum, line)):
-            raise UserError(f"trace: the line has no word to translate (found '{line[:40]}'). Give a sentence")
         tokenizers = self.bundle.src_tokenizer, self.bundle.tgt_tokenizer
         return trace(self.model, tokenizers, self._whole(line, direction), search)
 
@@ -179,6 +177,8 @@ class Translator:
 
     def _whole(self, line: str, direction: str | None) -> list[int]:
         """Return the source ids of a line, with the tag, without splitting."""
+        if not any(map(str.isalnum, line)):
+            raise UserError(f"the line has no word to translate (found '{line[:40]}'). Give a sentence")
         tokenizer = self.bundle.src_tokenizer
         return [*tokenizer.tag(self.direction(direction, line).tgt), *tokenizer.encode(clean_text(line))]
 
