@@ -1,4 +1,4 @@
-"""Average checkpoints into a bundle: python scripts/average.py --run runs/zh_en --last 5 --output runs/mean/bundle
+"""Average checkpoints: python scripts/average.py --run runs/zh_en --output mean
 
 Takes the last snapshots of a run, and the bundles and snapshots named; tokenizers and configuration come from the run's
 bundle, or the first bundle named. The mean of neighbouring checkpoints often translates better than any of them

@@ -1,4 +1,4 @@
-"""Make training pairs of text in one language: python scripts/back_translate.py --model runs/en_zh --input en.txt
+"""Back-translate monolingual text: python scripts/back_translate.py --input en.txt
 
 A model of the reverse direction translates each line. The result is a TSV of tagged sources and the lines themselves
 as targets (Sennrich et al. 2016; the tag: Caswell et al. 2019). Lines without letters, and translations with a warning
@@ -31,8 +31,8 @@ def main(argv: list[str]) -> None:
         raise UserError(f"--output {args.output}: the corpus is a TSV. Name a file that ends in .tsv")
     dropped: Counter[str] = Counter()
     n_kept = 0
-    with open(args.input, "rb") as stream, cli.new_file(args.output, overwrite=args.overwrite) as out:
-        translator, lines, direction = cli.load_translator(args, cli.read_lines(stream))
+    with cli.new_file(args.output, overwrite=args.overwrite) as out:
+        translator, lines, direction = cli.load_translator(args, cli.read_lines(args.input))
         search = cli.search_config(args, translator.bundle.search)
         texts, targets = tee(map(clean_text, lines))
         out.write(f"{direction.tgt}\t{direction.src}\n".encode())

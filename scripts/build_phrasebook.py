@@ -1,7 +1,7 @@
-"""Build the corpora of data/phrasebook from its sentences and tables; the README there explains both.
+"""Build the corpora of data/phrasebook: python scripts/build_phrasebook.py
 
 Equal inputs give equal bytes: standard library only, no clock, and of `random` only `Random.random()`, which is the
-same in every version of Python.
+same in every version of Python. data/phrasebook/README.md explains the sentences and tables.
 """
 
 import argparse
@@ -34,7 +34,7 @@ Splits = dict[str, list[Pair]]
 
 
 def read_written(folder: Path) -> list[Pair]:
-    """Read all files by name; ValueError where a line is no pair or one zh has two translations."""
+    """Read all files. Raises ValueError for a bad line or a zh with two translations."""
     pairs: dict[str, Pair] = {}
     for path in sorted(folder.glob("*.tsv")):
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
@@ -50,7 +50,7 @@ def read_written(folder: Path) -> list[Pair]:
 
 
 def compose_all(written: list[Pair]) -> list[Pair]:
-    """Compose every template's pairs, without Chinese sentences that are written or that came before."""
+    """Compose the pairs of every template, each new Chinese sentence once."""
     lexicon = read_lexicon(HOME / "grammar")
     known = {bare(pair.zh) for pair in written}
     pairs: dict[str, Pair] = {}
@@ -77,13 +77,13 @@ def split_written(pairs: list[Pair]) -> Splits:
 
 
 def units(pair: Pair) -> set[str]:
-    """All that a model must have seen of a pair: characters, English words, template, fillers."""
+    """Units of a pair: Chinese characters, English words, template and fillers."""
     words = re.findall(r"[\w']+", pair.en.casefold())
     return {*(c for c in pair.zh if c.isalnum()), *words, *pair.combination}
 
 
 def split_composed(pairs: list[Pair], written: Splits) -> Splits:
-    """Hold out pairs whose sentences are unique and whose units stay in at least three training pairs each.
+    """Hold out unique pairs whose units stay in at least three training pairs each.
 
     Pairs similar to a written pair that is held out are left out altogether.
     """
@@ -119,14 +119,14 @@ def files(corpora: dict[str, Splits]) -> Iterator[tuple[str, str]]:
 
 
 def write(corpora: dict[str, Splits], folder: Path) -> None:
-    """Write the files; gzip without name and time, so that the bytes depend on the pairs alone."""
+    """Write gzip files without name and time: the bytes depend on the pairs alone."""
     for path, text in files(corpora):
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
 
 
 def stale(corpora: dict[str, Splits], folder: Path) -> list[str]:
-    """The files that are missing or hold something else."""
+    """The files that are missing or have another content."""
     return [
         path
         for path, text in files(corpora)

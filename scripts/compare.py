@@ -1,4 +1,4 @@
-"""Compare systems on one test set: python scripts/compare.py runs/a runs/b [runs/c ...]
+"""Compare systems on one test set: python scripts/compare.py runs/a runs/b
 
 A system is an evaluation folder of scripts/evaluate.py, or a run with one. With --corpus, or --src and --ref, it is a
 bundle to translate this test set; with --src and --ref also a file of hypotheses. All are compared with the first by

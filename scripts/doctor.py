@@ -1,4 +1,4 @@
-"""Examine a corpus before training: python scripts/doctor.py tatoeba --src zh --tgt en
+"""Examine a corpus before training: python scripts/doctor.py tatoeba
 
 One page (HTML) and the same as JSON: alignment, duplicates, leaks, languages, encodings, scripts, lengths, ratios, the
 twenty most suspicious pairs with their rows, and settings to train with. A corpus is named as in data.corpora: a file

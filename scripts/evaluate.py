@@ -16,8 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dragoman.bundle import add_to_card, locate
-from dragoman.bundle import included as included_bundles
+from dragoman.bundle import add_to_card, evaluations, locate
 from dragoman.commands import cli
 from dragoman.config import CorpusConfig
 from dragoman.data.text import Pair
@@ -48,16 +47,14 @@ def main(argv: list[str]) -> None:
         raise UserError("--challenge: does not go with --src, --corpus, --warnings or --script. Remove one")
     folder = locate(Path(args.model))
     translator = Translator.load(folder, args.device, engine=args.engine)
-    # Scores of an included bundle go below runs/, because its folder may be read-only.
-    run = Path("runs", f"included_{folder.name}") if folder.resolve() in included_bundles() else folder.parent
     if args.challenge is not None:
-        challenge(args, translator, run / "evaluation")
+        challenge(args, translator, evaluations(folder))
         return
-    name, pairs, direction = test_set_of(args, translator, run)
+    name, pairs, direction = test_set_of(args, translator, folder.parent)
     if args.script:
         name, pairs = f"{name}-{args.script}", testsets.in_script(pairs, args.script, direction)
     suffix = f"-{direction}" if len(translator.bundle.directions) > 1 else ""
-    output = Path(args.output) if args.output else run / "evaluation" / f"{name}{suffix}"
+    output = Path(args.output) if args.output else evaluations(folder) / f"{name}{suffix}"
     search = cli.search_config(args, translator.bundle.search)
     if args.warnings:
         texts = inputs(pairs)

@@ -1,4 +1,4 @@
-"""Convert a model for another program: python scripts/export.py --model runs/zh_en --to ctranslate2
+"""Convert a model: python scripts/export.py --model runs/zh_en --to ctranslate2
 
     ctranslate2   BUNDLE/ctranslate2; translate.py uses it on a CPU, where it is several times faster
     huggingface   BUNDLE/huggingface, for AutoTokenizer and AutoModelForSeq2SeqLM of transformers
@@ -36,6 +36,11 @@ def main(argv: list[str]) -> None:
     check_choice("--to", args.to, FORMATS)
     if (args.push or args.dry_run) and not (args.push and args.to == "huggingface"):
         raise UserError("--push: only with --to huggingface, and --dry-run only with --push. Add what is missing")
+    if args.push and not args.dry_run:
+        from huggingface_hub import get_token
+
+        if not get_token():
+            raise UserError(f"{args.push}: no access token of the hub. Run `hf auth login`, or set HF_TOKEN")
     bundle = locate(Path(args.model))
     if not bundle.is_dir():
         raise UserError(f"{bundle}: no bundle there. Name a run (runs/NAME) or its bundle")
@@ -58,15 +63,13 @@ def main(argv: list[str]) -> None:
 
 def push(folder: Path, repo: str, dry_run: bool) -> None:
     """Show the files of the export and upload them."""
-    from huggingface_hub import HfApi, constants, get_token
+    from huggingface_hub import HfApi, constants
 
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     print(f"{'would send' if dry_run else 'sending'} to {constants.ENDPOINT}/{repo}:")
     print("\n".join(f"  {size / 1e3:9,.1f} kB  {name}" for name, size in sizes.items()))
     if dry_run:
         return
-    if not get_token():
-        raise UserError(f"{repo}: no access token of the hub. Run `hf auth login`, or set HF_TOKEN")
     try:
         HfApi().create_repo(repo, private=True, exist_ok=True)
         commit = HfApi().upload_folder(repo_id=repo, folder_path=folder, commit_message="Export from Dragoman")

@@ -1,4 +1,4 @@
-"""List the words near a word: python scripts/neighbours.py --vectors data/vectors.txt king - man + woman
+"""Nearest words: python scripts/neighbours.py --vectors v.txt king - man + woman
 
 Searches a file of word vectors, or the embeddings of a model (--model runs/zh_en). Words are added and subtracted as
 vectors of length 1; near is what has a large cosine with the sum. The words of the query are left out.
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
 
 
 def parse(words: list[str]) -> list[tuple[float, str]]:
-    """['king', '-', 'man'] -> [(1.0, 'king'), (-1.0, 'man')]; a sign may stand before the first word, too."""
+    """['king', '-', 'man'] -> [(1.0, 'king'), (-1.0, 'man')]; a sign may be first."""
     try:
         words = words if words[0] in SIGNS else ["+", *words]
         return [(SIGNS[sign], name) for sign, name in zip(words[::2], words[1::2], strict=True)]
@@ -50,7 +50,7 @@ def parse(words: list[str]) -> list[tuple[float, str]]:
 
 
 def of_model(folder: str, side: str) -> Any:
-    """Return the embeddings of a model without its special ids, as gensim's KeyedVectors."""
+    """Return a model's embeddings as gensim's KeyedVectors, without special ids."""
     from gensim.models import KeyedVectors
 
     model = bundle.load(folder)
@@ -63,7 +63,7 @@ def of_model(folder: str, side: str) -> Any:
 
 
 def find(word: str, known: Collection[str], where: str) -> str:
-    """Return the spelling of `word` among the known words: with the mark of a word's beginning, or without."""
+    """Return the known spelling of `word`, with or without MARK. Raises UserError."""
     for spelling in (MARK + word, word, MARK + word.lower(), word.lower()):
         if spelling in known:
             return spelling

@@ -1,4 +1,4 @@
-"""Checks of the written pairs, for build_phrasebook.py --check: near copies, coverage of words, other corpora."""
+"""Checks for build_phrasebook.py --check: near copies, coverage, other corpora."""
 
 import re
 import sys
@@ -27,7 +27,7 @@ def folded(zh: str) -> str:
 
 
 def similar(left: Sequence[str], right: Sequence[str], n: int, share: float = 0.5) -> Iterator[tuple[int, int]]:
-    """Yield (i, j) where left[i] and right[j] have this share of their character n-grams in common (Jaccard).
+    """Yield (i, j) of texts with a Jaccard similarity of n-grams of at least `share`.
 
     Two texts that are so similar share one of their rarest n-grams, so only texts that do are compared.
     """
@@ -55,7 +55,7 @@ def similar_pairs(left: list[Pair], right: list[Pair]) -> Iterator[tuple[int, in
 
 
 def near_copies(pairs: list[Pair]) -> list[str]:
-    """Return the pairs that are nearly equal on both sides, or equal in Chinese but for particles.
+    """Return pairs nearly equal on both sides, or equal in Chinese but for particles.
 
     Short sentences are left out: greetings have many forms.
     """

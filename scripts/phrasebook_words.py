@@ -1,4 +1,4 @@
-"""Compose sentence pairs from the templates and words of data/phrasebook/grammar (its README explains the tables)."""
+"""Composition of sentence pairs from the tables of data/phrasebook/grammar."""
 
 import csv
 import re
@@ -15,7 +15,7 @@ BE = {"be": {"am": "am", "is": "is", "are": "are"}, "was": {"am": "was", "is": "
 
 
 class Pair(NamedTuple):
-    """A pair; `combination` is the template and the Chinese words that a composed pair was made of."""
+    """A pair; `combination` is the template and the Chinese words of a composed pair."""
 
     zh: str
     en: str
@@ -24,7 +24,7 @@ class Pair(NamedTuple):
 
 @dataclass(kw_only=True)
 class Word:
-    """One lexicon entry with all its forms, the plain one under the empty name. Only nouns have the form `many`."""
+    """Lexicon entry; the plain form is under "", and only nouns have the form `many`."""
 
     link: str = ""  # the class its partner slot draws from
     agree: str = "is"  # am, is or are
@@ -44,7 +44,7 @@ def with_s(word: str) -> str:
 
 
 def with_ending(word: str, ending: str) -> str:
-    """bake+ing=baking, sit+ing=sitting, carry+ed=carried; longer words never double (offer, visit)."""
+    """Form in -ing or -ed: baking, sitting, carried; never doubled in longer words."""
     if re.search(r"[^aeiou]y$", word) and ending != "ing":
         return word[:-1] + "i" + ending
     if word.endswith("e") and not word.endswith(("ee", "be")):
@@ -79,7 +79,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def noun_word(row: dict[str, str]) -> Word:
-    """The plural column: empty regular, `-` uncountable, `=` always plural, else the form itself.
+    """Noun; plural: empty regular, `-` uncountable, `=` always plural, else the form.
 
     A measure such as 杯:glass names the container that counts in English too.
     """
@@ -96,7 +96,7 @@ def noun_word(row: dict[str, str]) -> Word:
 
 
 def person_word(row: dict[str, str]) -> Word:
-    """A person; without a pronoun (my friend) the word takes no part in templates that need one."""
+    """A person; templates with a pronoun leave out a word without one (my friend)."""
     zh = {"": row["zh"], "poss": row["zh"] + "的", "he": row["he_zh"]}
     en = {"": row["en"], "obj": row["obj"], "poss": row["poss"], "he": row["he"], "his": row["his"]}
     zh, en = ({name: form for name, form in forms.items() if form} for forms in (zh, en))
@@ -104,7 +104,7 @@ def person_word(row: dict[str, str]) -> Word:
 
 
 def read_lexicon(folder: Path) -> dict[str, list[Word]]:
-    """Class name -> its words; a word stands several times in a class that weights it."""
+    """Words of each class; a class that weights a word repeats it."""
     tables = {path.stem: read_table(path) for path in folder.glob("*.tsv")}
     irregular = {row["base"]: (row["past"], row["done"]) for row in tables["irregular"]}
     lexicon: dict[str, list[Word]] = defaultdict(list)
@@ -155,7 +155,7 @@ def render(template: str, words: dict[str, Word], language: str) -> str:
 
 
 def sensible(words: dict[str, Word], flags: str) -> bool:
-    """No word twice, no tea or black tea, no my mother with his wife, no bag in itself, no asking myself."""
+    """Whether the fillers go together: no word twice, no bag in itself, one owner ..."""
     fillers = list(words.values())
     zh = [word.zh_forms[""] for word in fillers]
     nouns = [word.zh_forms[""] for word in fillers if "many" in word.en_forms]

@@ -1,4 +1,4 @@
-"""Prove that killing and resuming training changes nothing: python scripts/prove_resume.py
+"""Prove that resumed training is bit-exact: python scripts/prove_resume.py
 
 A small model is trained once without interruption. Then the same run is started again and again, killed with SIGKILL
 (20 times at a random moment, at each of MOMENTS, twice in a run), and resumed. Each must end with the bits of the
@@ -48,7 +48,7 @@ Kill = float | str  # seconds after the start of the process, or one of MOMENTS
 
 
 def is_batch(module: TranslationModule, number: int) -> bool:
-    """Whether the next batch is this one of an epoch; -1 is the last."""
+    """Whether the next batch of an epoch has this number; -1 is the last."""
     data: Any = module.trainer.datamodule  # type: ignore[attr-defined]  # of Lightning
     return (data.consumed - number) % data.plan.batches_per_epoch == 0
 
@@ -119,7 +119,7 @@ def train(folder: Path, name: str, workers: int = 0, kill: Kill | None = None) -
 
 
 def work(folder: Path, name: str, workers: int, kill: Kill | None) -> None:
-    """The process: train, and die at the moment given."""
+    """Train in this process; kill it at the given moment."""
     with open(folder / f"{name}.out", "a") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
@@ -134,7 +134,7 @@ def work(folder: Path, name: str, workers: int, kill: Kill | None) -> None:
 
 
 def die(owner: Any, function: str, condition: Callable[..., bool], nth: int) -> None:
-    """Kill this process before the nth call of `owner.function` for which the condition holds."""
+    """Kill this process before the nth call of `owner.function` under `condition`."""
     original, numbers = getattr(owner, function), itertools.count(1)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:

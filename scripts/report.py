@@ -39,7 +39,7 @@ def table(runs: list[Path], levels: list[float]) -> bytes:
     rows, notes = leaderboard(runs, levels)
     width = None if sys.stdout.isatty() else 200
     console = Console(record=True, width=width, highlight=False, markup=False)
-    console.print(grid(rows), *notes, sep="\n")
+    console.print(grid(rows), *notes, sep="\n", soft_wrap=True)
     return console.export_html().encode()
 
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from threading import Thread
 
-from dragoman.bundle import MANIFEST, included, locate, newest
+from dragoman.bundle import MANIFEST, included, load_info, locate, newest
 from dragoman.commands import cli
 from dragoman.errors import UserError
 
@@ -20,7 +20,9 @@ from dragoman.errors import UserError
 @cli.command
 def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
-    parser.add_argument("--model", nargs="+", metavar="FOLDER", help="bundles, runs (newest run, or included models)")
+    parser.add_argument(
+        "--model", nargs="+", metavar="FOLDER", help="bundles, runs (default: newest run, included models)"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     parser.add_argument("--port", type=int, default=5000, help="0 takes a free one (5000)")
     parser.add_argument("--beam", type=int, metavar="N", help="1 is greedy, several times faster (as in the bundle)")
@@ -42,8 +44,9 @@ def main(argv: list[str]) -> None:
     except ImportError as error:
         raise UserError(f"{error.name}: not installed. Run `pip install 'dragoman[serve]'`") from None
     folders = [Path(folder) for folder in args.model or [newest(Path("runs"), lambda direction: True)]]
-    if not args.model and folders[0] in included():
-        folders = included()  # nothing was trained yet
+    if not args.model:
+        known = set(load_info(folders[0]).directions)
+        folders += [each for each in included() if known.isdisjoint(load_info(each).directions)]
     for folder in folders:
         wait_for_bundle(folder)
     models = Models(folders)

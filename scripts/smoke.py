@@ -1,4 +1,4 @@
-"""Check the whole path in a minute: python scripts/smoke.py
+"""Smoke test from training to evaluation, in a minute: python scripts/smoke.py
 
 Trains experiment=smoke, stops it with SIGTERM, resumes it, repeats it (which must do nothing), translates, evaluates,
 and exits with 1 at the first wrong result. It runs the commands as a user does, in a folder that it removes at the end.

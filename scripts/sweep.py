@@ -1,4 +1,4 @@
-"""Search for good settings: python scripts/sweep.py experiment=copy --space space.yaml --trials 20
+"""Tune settings: python scripts/sweep.py experiment=copy --space s.yaml --trials 9
 
 The file gives each setting its values, or the ends of a range (int, or float; log: true for a logarithmic scale):
 
@@ -74,7 +74,7 @@ def main(argv: list[str]) -> None:
 
 
 def read_space(path: Path) -> dict[str, tuple[Any, Any]]:
-    """Return the first value of each setting, and Optuna's distribution of its values. Raises UserError."""
+    """Return each setting's first value and Optuna distribution. Raises UserError."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     space: Any = OmegaConf.to_container(OmegaConf.load(path))  # PyYAML would read 1e-4 as text

@@ -1,8 +1,8 @@
-"""Train attention pooling on a frozen encoder: python scripts/train_pooling.py --model runs/zh_en --input FILE
+"""Train pooling: python scripts/train_pooling.py --model runs/zh_en --input FILE
 
 Each line of FILE is a label, a tab and a sentence in the source language; further columns, and lines with #, are left
-out. A linear layer learns the label from the sentence's vector, for each pooling of note 002; AttentionPooling learns
-its W, b and w with it. Every fifth line is for testing: printed are the share of right labels, and pieces by weight.
+out. On a frozen encoder, a linear layer learns the label from the sentence's vector, for each pooling of note 002;
+AttentionPooling learns its W, b and w with it. Every fifth line is for testing: printed are accuracy, pieces by weight.
 """
 
 import sys
@@ -28,8 +28,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--input", required=True, metavar="FILE", help="label, tab, sentence")
     args = parser.parse(argv)
-    with open(args.input, "rb") as file:
-        rows = [line.split("\t")[:2] for line in cli.read_lines(file) if line.strip() and line[0] != "#"]
+    rows = [line.split("\t")[:2] for line in cli.read_lines(args.input) if line.strip() and line[0] != "#"]
     names = sorted({row[0] for row in rows})
     if any(len(row) < 2 for row in rows) or len(rows) < 10 or len(names) < 2:
         raise UserError(f"{args.input}: not 10 lines of label, tab, sentence, with 2 labels. Write at least so many")
@@ -58,7 +57,7 @@ def main(argv: list[str]) -> None:
 
 
 def train(pooling: Pooling, batches: list[Batch], classes: Tensor, epochs: int = 60) -> float:
-    """Train a classifier on the pooled vectors; return its share of right classes among the test lines."""
+    """Train a classifier on the pooled vectors; return its accuracy on the test lines."""
     head = nn.Linear(batches[0][0].size(2), int(classes.max()) + 1)
     learned = [*head.parameters(), *(pooling.parameters() if isinstance(pooling, nn.Module) else ())]
     optimizer = torch.optim.AdamW(learned, lr=1e-3, weight_decay=0.1)

@@ -1,4 +1,4 @@
-"""Train word vectors: python scripts/train_word2vec.py experiment=zh_en --output data/vectors.txt
+"""Train word2vec: python scripts/train_word2vec.py experiment=zh_en --output v.txt
 
 Takes the settings of train.py and trains on the same data: the training sentences of both languages, tokenised in the
 same way. So `python train.py experiment=zh_en model.d_model=256 model.embedding.init=data/vectors.txt` finds a vector

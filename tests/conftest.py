@@ -1,4 +1,4 @@
-"""Shared by all tests."""
+"""Fixture of all tests."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""One place for each thing: a kind registered from outside works in a run, without another line of code."""
+"""A run with kinds that are registered outside of the package."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

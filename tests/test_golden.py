@@ -1,4 +1,4 @@
-"""A bundle of format_version 1 and its translations: as long as the format is read, they stay the same.
+"""Golden test: the translations of a bundle of format_version 1 stay the same.
 
 Where this fails, the bundles of all users translate differently. Repair it, or raise bundle.FORMAT_VERSION and
 convert. The folder is made again only for a new format (tests/golden/make.py), beside the old one.

@@ -1,4 +1,4 @@
-"""A GPU computes what a CPU computes: the same numbers to rounding, the same batches after a stop."""
+"""Computations on a GPU, compared with those on a CPU."""
 
 import json
 
@@ -75,7 +75,7 @@ class Batches(LightningDataModule):
 
 
 class NoSync(Callback):
-    """From the second step on, an operation that waits for the GPU is an error."""
+    """Callback that makes waiting for the GPU an error, from the second step on."""
 
     def on_train_batch_end(self, *_):
         torch.cuda.set_sync_debug_mode("error")

@@ -1,4 +1,4 @@
-"""The Makefile, with a stub for Python: installing happens once, and each mistake is explained."""
+"""The Makefile with a stub for Python: installation, and errors for mistakes."""
 
 import os
 import re
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="no make here")
 
 
 class Checkout:
-    """The files that `make` reads, and a stub of .venv/bin/python that logs its arguments."""
+    """Files that `make` reads, and a .venv/bin/python that logs its arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log, self.python = folder, folder / "log", folder / ".venv" / "bin" / "python"
@@ -32,7 +32,7 @@ class Checkout:
         return done
 
     def calls(self, pattern: str) -> list[str]:
-        """The logged lines with `pattern`; the log is emptied."""
+        """Return the logged lines with `pattern`, and empty the log."""
         lines = self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return [line for line in lines if pattern in line]

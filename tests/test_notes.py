@@ -63,7 +63,7 @@ def test_raw_numbers_saturate_the_softmax_even_scaled():
 
 
 def test_orthogonal_vectors_score_0_and_equal_ones_1():
-    """The score of unit vectors is their cosine. Note 003 calls orthogonal ones collinear, with the largest score."""
+    """Note 003 calls orthogonal vectors collinear; unit vectors score their cosine."""
     q = torch.tensor([1.0, 0.0])[None, None, None]
     k = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0]])[None, None]
     assert SCORES["dot"](1, 2)(q, k).flatten().tolist() == [0, 1, -1]
@@ -71,7 +71,7 @@ def test_orthogonal_vectors_score_0_and_equal_ones_1():
 
 @pytest.mark.parametrize("d", [1, 64])
 def test_the_variance_of_q_dot_k_is_d_and_1_when_scaled(d):
-    """d = 1 is the product XY of two standard normals: mean 0 (the note derives 1), variance 1."""
+    """XY, the product of two standard normals, has mean 0 (note: 1) and variance 1."""
     q, k = torch.randn(2, 40_000, 1, 1, d, generator=torch.Generator().manual_seed(1))
     dots, scaled = (SCORES[name](1, d)(q, k) for name in ("dot", "scaled_dot"))
     assert dots.mean().item() == pytest.approx(0, abs=0.03 * d**0.5)
@@ -81,7 +81,7 @@ def test_the_variance_of_q_dot_k_is_d_and_1_when_scaled(d):
 
 @pytest.mark.parametrize("d", [32, 64])
 def test_unscaled_scores_saturate_the_softmax(d):
-    """The notes conclude that the gradient vanishes. At these head sizes W_q gets a larger one, not a smaller one."""
+    """The notes conclude that gradients vanish; W_q's is larger at these head sizes."""
     largest, gradient = {}, {}
     for score in ("dot", "scaled_dot"):
         layer = attention(d, score=score).requires_grad_()
@@ -110,7 +110,7 @@ def test_the_gradient_of_scores_shrinks_in_large_heads_only(d, n_keys, grows):
 
 @pytest.mark.parametrize("d", [1, 4])
 def test_q_dot_k_is_normal_only_for_many_components(d):
-    """Note 003 calls it normal, and XY chi-squared, which is never negative. The kurtosis is 3 + 6/d, not 3."""
+    """Note 003 calls q.k normal, and XY chi-squared. The kurtosis is 3 + 6/d, not 3."""
     q, k = torch.randn(2, 1_000_000, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     dots = (q * k).sum(-1)
     assert (dots < 0).double().mean().item() == pytest.approx(0.5, abs=0.01)
@@ -118,7 +118,7 @@ def test_q_dot_k_is_normal_only_for_many_components(d):
 
 
 def test_scores_of_a_new_layer_have_variance_two_thirds():
-    """K and V are one matrix, (d, 2d), so Xavier starts K smaller than Q by the root of 2/3."""
+    """K and V are one (d, 2d) matrix: Xavier makes K smaller by the root of 2/3."""
     torch.manual_seed(1)
     small = {"d_model": 256, "n_heads": 4, "n_encoder_layers": 1, "n_decoder_layers": 1}
     layer = Transformer(ModelConfig(**small), src_vocab_size=9, tgt_vocab_size=9).encoder[0].self_attention
@@ -146,7 +146,7 @@ def test_the_scale_is_the_root_of_the_head_size():
 
 
 def test_the_additive_score_is_a_small_network_on_q_and_k():
-    """W [x_i; x_j], then tanh, then w (Bahdanau et al. 2015), each head with its own w."""
+    """w^T tanh(W [x_i; x_j]) (Bahdanau et al. 2015), each head with its own w."""
     layer, x = attention(n_heads=2, score="additive"), torch.randn(1, 5, 16)
     for head, part in enumerate(torch.arange(16).chunk(2)):
         joined = torch.cat((layer.q.weight[part], layer.kv.weight[part]), dim=1)
@@ -156,7 +156,7 @@ def test_the_additive_score_is_a_small_network_on_q_and_k():
 
 
 def test_the_additive_score_of_note_002_ignores_the_query():
-    """The note has tanh before the sum: w1 tanh(q) + w2 tanh(k). The softmax cancels the term that all keys share."""
+    """The note's score is w1 tanh(q) + w2 tanh(k); the softmax cancels the first term."""
     q, k, w1, w2 = torch.randn(5, 8), torch.randn(6, 8), torch.randn(8), torch.randn(8)
     noted = (torch.tanh(q) @ w1)[:, None] + torch.tanh(k) @ w2
     torch.testing.assert_close(noted.softmax(-1), (torch.tanh(k) @ w2).softmax(0).expand(5, 6))
@@ -165,7 +165,7 @@ def test_the_additive_score_of_note_002_ignores_the_query():
 
 
 def test_two_matrices_make_an_asymmetric_quadratic_form():
-    """A = X Wq Wk^T X^T. With 2 X, A is four times as large. With Wq = Wk, A is symmetric."""
+    """A = X Wq Wk^T X^T is four times as large for 2 X, and symmetric for Wq = Wk."""
     layer, x = attention(score="dot"), torch.randn(1, 5, 16)
 
     def scores(x: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def test_any_two_words_meet_in_one_step():
 
 
 def head_by_head(layer: Attention, x: Tensor) -> Tensor:
-    """Each head alone, as in the notes: Q_i = X W_i^Q ...; then their concatenation times W^O."""
+    """Each head alone, as in the notes: Q_i = X W_i^Q ...; then concatenation and W^O."""
     d, h = layer.q.in_features, layer.n_heads
     matrices = (layer.q.weight, layer.kv.weight[:d], layer.kv.weight[d:])
     heads = []
@@ -227,14 +227,14 @@ def test_splitting_the_input_first_hides_most_of_each_word():
 
 
 def test_many_heads_cost_what_one_costs():
-    """Note 004 expects them to be faster."""
+    """Note 004 expects many heads to be faster."""
     one, many = (Transformer(ModelConfig(n_heads=h), src_vocab_size=99, tgt_vocab_size=99) for h in (1, 8))
     assert count_flops(one, 4, 9, 9, 36) == count_flops(many, 4, 9, 9, 36)
     assert count_parameters(one) == count_parameters(many)
 
 
 def test_heads_at_fixed_distances_are_a_convolution():
-    """Note 003 calls multi-head attention a CNN. It is one if head h attends to the word h - 1 positions ahead."""
+    """Attention is the CNN of note 003 if head h attends h - 1 positions ahead only."""
 
     class Offsets(Position):
         def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ def test_cross_attention_takes_k_and_v_from_the_encoder():
 
 
 def test_the_gradient_of_w_v_by_hand_is_half_of_autograds():
-    """Note 002 calls it the gradient of W^Q, and leaves out the factor 2 of the squared error."""
+    """Note 002 calls it the gradient of W^Q, without the squared error's factor 2."""
     layer = attention(8).double()
     x, y = torch.randn(2, 1, 5, 8, dtype=torch.float64)
     layer.out.weight.copy_(torch.eye(8))
@@ -323,7 +323,7 @@ def test_the_padding_mask_of_three_words_beside_four():
 
 @pytest.mark.parametrize("tie", ["all", "tgt", "none"])
 def test_the_padding_vector_is_trained_if_the_output_shares_it(tie):
-    """It starts at 0. An output layer that shares it gives it a gradient, through the softmax over the vocabulary."""
+    """The padding vector starts at 0; the softmax of a shared output gives a gradient."""
     model = Transformer(layer_config(tie=tie), src_vocab_size=9, tgt_vocab_size=9)
     table = model.tgt_embedding.table.weight
     assert not table[PAD].any()
@@ -333,7 +333,7 @@ def test_the_padding_vector_is_trained_if_the_output_shares_it(tie):
 
 
 def test_the_causal_mask_hides_padding_at_the_right():
-    """The notes use both masks in the decoder. For real words, the padding mask changes nothing."""
+    """The notes use both masks; the padding mask changes nothing for real words."""
     layer, x = attention(), torch.randn(1, 5, 16)
     padding = torch.tensor([[False, False, False, True, True]])
     both = layer.weights(x, x, padding_attn_mask(padding), causal=True)
@@ -345,7 +345,7 @@ def test_the_causal_mask_hides_padding_at_the_right():
 
 
 def test_layer_norm_takes_each_position_alone():
-    """Its mean and variance are over d_model, not over the whole sentence as in note 003."""
+    """Mean and variance are over d_model, not over the sentence as in note 003."""
     norm = Residual(layer_config()).norm
     x = 3 * torch.randn(1, 5, 16) + 2
     torch.testing.assert_close(norm(x).mean(-1), torch.zeros(1, 5), atol=1e-5, rtol=0)
@@ -356,7 +356,7 @@ def test_layer_norm_takes_each_position_alone():
 
 
 def test_add_and_norm_in_both_orders():
-    """Post: norm(x + f(x)). Pre: x + f(norm(x)), where a sub-layer that returns zeros leaves x unchanged."""
+    """Post: norm(x + f(x)). Pre: x + f(norm(x)), which is x if f returns zeros."""
     x = torch.randn(1, 5, 16)
     pre, post = (Residual(layer_config(norm=norm)) for norm in ("pre", "post"))
     torch.testing.assert_close(pre(x, torch.sin), x + torch.sin(pre.norm(x)))
@@ -366,7 +366,7 @@ def test_add_and_norm_in_both_orders():
 
 @pytest.mark.parametrize(("norm", "lowest", "highest"), [("pre", 0.999, 1.001), ("post", 2**-5, 2**-3)])
 def test_post_norm_divides_the_free_path_in_every_layer(norm, lowest, highest):
-    """The gradient on the residual path of eight sub-layers. A norm of variance 2 divides it by sqrt(2)."""
+    """Each norm of variance 2 divides the gradient of the residual path by sqrt(2)."""
     torch.manual_seed(1)
     stack = [Residual(layer_config(norm=norm)) for _ in range(8)]
     y = x = torch.randn(1, 2000, 16, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Positions of the study notes, fact by fact, with the notes' own numbers, in our own code.
+"""Positions of the study notes, fact by fact, with the notes' own numbers.
 
 The formulas of t5, transformer_xl, rope and alibi are in model/test_position.py and model/test_published.py.
 src/dragoman/README.md, "From the notes to the code", says which note teaches what. Where a note is wrong, the test
@@ -52,7 +52,7 @@ def test_integer_positions_have_no_bound():
 
 
 def test_in_the_unit_interval_the_step_depends_on_the_length():
-    """0 is the first position and 1 the last, so the same two neighbours are nearer to each other in a longer text."""
+    """The first position is 0, the last 1: neighbours are nearer in a longer text."""
     x = torch.zeros(1, 5, 4)
     short, long = (scheme("unit", d_model=4, length=n).embed(x, torch.arange(5))[0, :, 0] for n in (5, 9))
     assert short.tolist() == [0, 0.25, 0.5, 0.75, 1]
@@ -61,7 +61,7 @@ def test_in_the_unit_interval_the_step_depends_on_the_length():
 
 @pytest.mark.parametrize("kind", ["integer", "unit"])
 def test_layer_norm_removes_a_number_on_every_component(kind):
-    """Hence these two schemes change one component only."""
+    """These two schemes therefore change one component only."""
     x, positions = torch.randn(1, 5, 16), torch.arange(5)
     plain, everywhere, first = (
         functional.layer_norm(y, (16,)) for y in (x, x + positions[:, None], scheme(kind).embed(x, positions))
@@ -74,7 +74,7 @@ def test_layer_norm_removes_a_number_on_every_component(kind):
 
 
 def test_the_table_for_d_4_and_base_10000():
-    """The notes truncate 0.99995 to 0.9999; all other entries are rounded to four places."""
+    """The notes cut 0.99995 to 0.9999; all other entries are rounded to four places."""
     noted = torch.tensor([[0, 1, 0, 1], [0.8415, 0.5403, 0.0100, 0.9999], [0.9093, -0.4161, 0.0200, 0.9998]])
     table = notes.pe()["table"]
     cut_off = torch.zeros(3, 4, dtype=torch.bool)
@@ -107,7 +107,7 @@ def test_fifty_positions_of_512_dimensions_as_in_note_004():
 
 
 def test_a_larger_base_slows_all_frequencies_but_the_highest():
-    """The note's table slows the highest down too; its divisor is base^0 = 1 for every base."""
+    """The note's table slows the highest too; its divisor is base^0 = 1 for any base."""
     small, middle, large = (frequencies(8, base) for base in (100.0, 1000.0, 10000.0))
     assert small[0] == middle[0] == large[0]
     assert (small[1:] > middle[1:]).all()
@@ -209,7 +209,7 @@ def test_learned_positions_are_a_matrix_of_n_by_d():
 
 
 def test_rope_multiplies_each_pair_by_its_angle():
-    """As complex numbers, a pair times e^(i pos omega) (Su et al. 2021): its length stays as it is."""
+    """A complex number for each pair, times e^(i pos omega) (Su et al. 2021)."""
     q, at = torch.randn(1, 2, 6, 8), torch.arange(6)
     turns = torch.polar(torch.ones(6, 4), at[:, None] * frequencies(8, 10000.0))
     pairs = torch.view_as_complex(q.unflatten(-1, (4, 2))) * turns
@@ -230,7 +230,7 @@ def test_t5_adds_one_learned_number_to_each_score():
 
 
 def test_scores_of_words_with_positions_are_four_terms():
-    """(X + P) Wq Wk^T (X + P)^T: one term is free of P. The notes drop X^T, the last factor of their third term."""
+    """(X + P) Wq Wk^T (X + P)^T. The notes drop X^T at the end of their third term."""
     torch.manual_seed(1)
     layer = Attention(16, 1, score="dot", dropout=0.0).requires_grad_(False)
     for linear in (layer.q, layer.kv):
@@ -269,7 +269,7 @@ def test_without_positions_the_encoder_sees_a_set():
 
 @pytest.mark.parametrize(("n_layers", "has_order"), [(1, False), (2, True)])
 def test_a_causal_decoder_has_order_without_positions(n_layers, has_order):
-    """From the second layer on: the states of earlier words depend on the words before them."""
+    """From layer two on, the states of earlier words depend on the words before them."""
     torch.manual_seed(1)
     small = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": n_layers}
     config = ModelConfig(**small, position=PositionConfig(kind="none"))
@@ -280,7 +280,7 @@ def test_a_causal_decoder_has_order_without_positions(n_layers, has_order):
 
 
 def test_a_distance_without_direction_cannot_see_a_reversal():
-    """你打我 is 我打你 backwards. alibi treats both directions alike, so only the end mark makes a difference."""
+    """alibi is symmetric: 你打我 and its reversal 我打你 differ by their end mark only."""
     torch.testing.assert_close(*memories("alibi", [2, 1, 0]), atol=1e-5, rtol=1e-5)
     permuted, memory = memories("alibi", [2, 1, 0, 3])
     assert not torch.allclose(permuted, memory, atol=1e-3)

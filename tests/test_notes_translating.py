@@ -45,7 +45,7 @@ def trained() -> Transformer:
 
 
 def test_one_hot_times_the_embedding_matrix_is_a_lookup():
-    """And words put together, 苹果和香蕉 = 011, give the sum of their vectors."""
+    """Two words together, 苹果和香蕉 = 011, give the sum of their vectors."""
     words = Embedding(12, 8).requires_grad_(False)
     ids = torch.tensor([[4, 9, 4]])
     one_hot = nn.functional.one_hot(ids, 12).float()
@@ -56,7 +56,7 @@ def test_one_hot_times_the_embedding_matrix_is_a_lookup():
 
 
 def test_embedded_words_differ_in_likeness_one_hot_ones_do_not(trained: Transformer):
-    """An embedding whose matrix is the identity gives one-hot vectors; a trained one gives others."""
+    """The identity matrix gives one-hot vectors, whose cosines are all equal."""
     words = Embedding(12, 12).requires_grad_(False)
     words.table.weight.copy_(torch.eye(12) / words.scale)
     for embedding, spread in ((words, 0.0), (trained.src_embedding, 0.6)):
@@ -67,7 +67,7 @@ def test_embedded_words_differ_in_likeness_one_hot_ones_do_not(trained: Transfor
 
 
 def test_the_number_of_a_token_means_nothing():
-    """Note 003: apple 1, banana 2, pear 3, but 1 + 2 is no pear. Renumbered words have renumbered probabilities."""
+    """Renumbered words keep their probabilities: ids are no quantities (note 003)."""
     model, batch, other = translator().requires_grad_(False), collate([SRC], [TGT]), torch.randperm(8) + 4
     new = torch.cat((torch.arange(4), other))  # the special ids keep theirs
     before = model(batch.src, batch.tgt_in, None)
@@ -76,7 +76,7 @@ def test_the_number_of_a_token_means_nothing():
 
 
 def test_the_second_matrix_of_word2vec_is_no_pseudo_inverse():
-    """Note 003 says so. The product of the two, D x D, would be the identity."""
+    """Note 003 calls it a pseudo-inverse; the D x D product would be the identity."""
     sentences = [[str(k % 7), str(k % 5), str(k % 3)] for k in range(300)]
     model = Word2Vec(sentences, vector_size=4, min_count=1, window=2, epochs=20, workers=1, seed=1)
     product = model.syn1neg.T @ model.wv.vectors
@@ -95,7 +95,7 @@ def test_linear_and_softmax_give_every_word_a_probability():
 
 
 def test_the_decoder_input_is_the_target_shifted_right():
-    """Note 003 calls the shift left, and ends the labels at `see`; here they end in <EOS>."""
+    """Note 003 says shifted left, with labels up to `see`; here they end in <EOS>."""
     rows = notes.shift()
     assert rows["src"] == ["好", "久", "不", "见", "<EOS>"]
     assert rows["tgt_in"] == ["<BOS>", "long", "time", "no", "see"]
@@ -103,7 +103,7 @@ def test_the_decoder_input_is_the_target_shifted_right():
 
 
 def test_training_predicts_all_words_at_once():
-    """With the logits that word by word would give."""
+    """The logits equal those of decoding word by word."""
     model, batch = translator(), collate([SRC], [TGT])
     at_once = model(batch.src, batch.tgt_in, batch.src_key_padding_mask)
     for t in range(5):
@@ -126,7 +126,7 @@ def test_the_encoder_sees_later_words_the_decoder_does_not():
 
 
 def test_hao_jiu_bu_jian_becomes_long_time_no_see(trained: Transformer):
-    """The same words backwards, which only positions tell apart, come out backwards."""
+    """The reversed source, which differs in positions only, is translated in reverse."""
     (straight,), (backwards,) = translate_ids(trained, [SRC, SRC[::-1]], GREEDY)
     assert straight.ids == TGT
     assert backwards.ids == TGT[::-1]
@@ -150,7 +150,7 @@ def test_inference_feeds_back_its_output_from_bos_to_eos(trained: Transformer):
 
 
 def test_each_step_sees_the_whole_prefix(trained: Transformer):
-    """The notes' loop decodes the prefix anew at each step; the search with a cache gives the same words."""
+    """The notes' loop decodes the prefix at each step; a cache gives the same words."""
     sentences = dict(notes.loop()["sentences"])
     for source, translation in {"好久不见": "long time no see", "我爱你": "I love you"}.items():
         words = ["<BOS>", *translation.split(), "<EOS>"]

@@ -1,4 +1,4 @@
-"""The distribution: its packages, its dependencies, and a wheel that works far from the checkout."""
+"""The distribution: packages, dependencies, and a wheel outside of the checkout."""
 
 import ast
 import os

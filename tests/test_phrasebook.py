@@ -1,4 +1,4 @@
-"""The phrasebook: its files are as built, free of leaks, and no rephrasing of a held-out pair is in train."""
+"""The phrasebook: files as built, no leaks, no rephrased held-out pair in train."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""src/dragoman/README.md names files, functions, settings and tests that exist; links of all READMEs resolve."""
+"""Names in src/dragoman/README.md, which must exist, and links of all READMEs."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ def rows(title: str, n_cells: int) -> list[list[str]]:
 
 
 def check_names(cell: str, folders: list[Path], prefix: str = "") -> str:
-    """`file.py` `name`, `Class.name`; `file.py` ...: return the text of the files, all of which hold their names."""
+    """Check that the files of a cell hold the names after them; return their text."""
     text, everything = "", ""
     for quoted in re.findall(r"`([^`]+)`", cell):
         if quoted.endswith(".py"):
@@ -56,7 +56,7 @@ def setting(key: str) -> tuple[Any, str]:
 
 
 def check_switch(switch: str, code: str) -> None:
-    """`--option` of a program, or `key=value`; a kind stands in a registry of the row's own files."""
+    """Check that `--option` or `key=value` exists; a kind must be in `code`."""
     if switch.startswith("--"):
         programs = [*PACKAGE.glob("commands/*.py"), *ROOT.glob("scripts/**/*.py")]
         assert any(f'"{switch}"' in path.read_text(encoding="utf-8") for path in programs), switch

@@ -1,4 +1,4 @@
-"""One idea removed at a time: python scripts/bench/broken.py
+"""Ablation of one idea at a time: python scripts/bench/broken.py
 
 A tiny model learns the pairs of data/phrasebook/sentences/people.tsv by heart, once whole and once for each idea
 removed. Results go to runs/bench/broken: a file for each training, which is not repeated, then index.html, table.md,
@@ -83,7 +83,7 @@ def main(argv: list[str]) -> None:
 
 
 def measure(name: str) -> Record:
-    """Train one model; return its losses, means of WINDOW steps, the share of right pairs, and translations."""
+    """Train one model; return its mean losses, share of right pairs and translations."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
     lines = (ROOT / "data/phrasebook/sentences/people.tsv").read_text(encoding="utf-8").splitlines()
@@ -114,7 +114,7 @@ def measure(name: str) -> Record:
 
 
 def batches(name: str, sources: list[list[int]], targets: list[list[int]]) -> Iterator[Batch]:
-    """Yield random batches, changed where the idea is one of batches."""
+    """Yield random batches, changed if `name` is an ablation of the batches."""
     generator = random.Random(1)
     for _ in range(N_STEPS):
         chosen = generator.sample(range(len(sources)), N_SENTENCES)
@@ -138,7 +138,7 @@ def table(records: Record) -> str:
 
 
 def picture(records: Record) -> bytes:
-    """The loss of every training."""
+    """Plot of the loss of every training."""
     steps = range(WINDOW, N_STEPS + 1, WINDOW)
     lines = {name: (steps, record["losses"]) for name, record in records.items()}
     return curve_figure(lines, "step", "loss per token, in training", "One idea removed")

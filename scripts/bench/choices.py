@@ -1,4 +1,4 @@
-"""Choices and translation quality: DRAGOMAN_DATA=FOLDER python scripts/bench/choices.py [--only ROW ...]
+"""Model choices and BLEU: DRAGOMAN_DATA=FOLDER python scripts/bench/choices.py
 
 A small Chinese-English model on tatoeba is the baseline; every other row changes one thing and trains for the same
 number of steps, with three seeds, by train.py and evaluate.py. The models see the corpus twice only: the table shows
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
 
 
 def measure(row: str, seed: int) -> None:
-    """Train and evaluate, as far as that is not done."""
+    """Train and evaluate a row with a seed, unless its scores exist."""
     run = FOLDER / f"{row}-{seed}"
     settings = [*BASELINE, *ROWS[row], f"name={run.name}", f"run_dir={run}", f"seed={seed}"]
     if not (run / SCORES).exists():
@@ -64,7 +64,7 @@ def measure(row: str, seed: int) -> None:
 
 
 def table() -> str:
-    """Mean ± standard deviation of BLEU, and whether it differs from the baseline's by more than noise."""
+    """Mean ± standard deviation of BLEU, and a t-test against the baseline."""
     bleus: dict[str, list[float]] = {}
     signatures = set()
     for row in ROWS:

@@ -1,4 +1,4 @@
-"""Decoding speed beside other programs: python scripts/bench/decoding.py [--cases greedy64 beam1 ...]
+"""Decoding speed beside other programs: python scripts/bench/decoding.py
 
 The 1,000 test sentences of Multi30k, English to German, from text to text. weights.py makes bundles of the weights that
 the peers fill their models with. A run in which other processes used 4 % of the machine is repeated, up to three times,
@@ -84,7 +84,7 @@ def page(runs: list[Record]) -> str:
 
 
 def same(texts: list[str], runs: list[Record]) -> str:
-    """Share of translations equal to those of the first program; peers do not give theirs."""
+    """Share of translations equal to those of the first program; '-' for peers."""
     own = runs[-1].get("texts")
     return f"{statistics.fmean(a == b for a, b in zip(own, texts, strict=False)):.1%}" if own else "-"
 

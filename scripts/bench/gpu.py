@@ -58,7 +58,7 @@ def peak_flops(size: int = 8192) -> float:
 
 
 def programs(folder: Path) -> Iterator[Program]:
-    """The measurements, the most telling first."""
+    """The measurements, the most important first."""
     shared: Record = {"precision": "bf16", "warm_up": 10, "window": 5, "noise": 2}
     for (size, tokens), compiled in itertools.product(TRAININGS, (False, True)):
         overrides = ["trainer.accelerator=gpu", f"trainer.compile={str(compiled).lower()}"]

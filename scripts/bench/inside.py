@@ -1,4 +1,4 @@
-"""Inside a trained model: python scripts/bench/inside.py --model runs/zh_en runs/both
+"""Analysis of a trained model: python scripts/bench/inside.py --model runs/zh_en
 
 One latent space? How often a sentence finds its translation among 500 by the encoder's mean states, centred in each
 language, layer by layer; the rank of a word's translation among all pieces of a joint table, and a picture of the
@@ -84,7 +84,7 @@ def by_layer(title: str, rows: dict[str, Tensor]) -> str:
 
 @torch.no_grad()
 def retrieval(bundle: Bundle, pairs: list[dict[str, str]]) -> list[float]:
-    """Percentage of sentences that find their translation, for embeddings, layers and last norm."""
+    """Retrieval accuracy in percent, for the embeddings, each layer and the last norm."""
     tokenizers, sides = {bundle.tgt: bundle.tgt_tokenizer, bundle.src: bundle.src_tokenizer}, []
     for language, other in (("zh", "en"), ("en", "zh")):
         tokenizer = tokenizers[language]
@@ -108,7 +108,7 @@ def layers_of(model: Transformer, sentences: list[list[int]]) -> list[Tensor]:
 
 
 def word_ids(bundle: Bundle) -> list[list[int]]:
-    """[id of a Chinese word, id of its translation] for each pair whose words are one piece each."""
+    """Ids [zh, en] of the word pairs in which each word is one piece."""
     pieces = bundle.src_tokenizer.pieces(range(len(bundle.src_tokenizer)))
     ids, words = {piece: i for i, piece in enumerate(pieces)}, WORDS.split()
     selected = []
@@ -130,7 +130,7 @@ def ranks(bundle: Bundle) -> Record:
 
 
 def likeness(bundle: Bundle) -> bytes:
-    """Draw the cosines of Chinese words (rows) and their translations (columns), those below 0 as 0."""
+    """Draw the cosines of Chinese words and their translations, those below 0 as 0."""
     ids = torch.tensor(word_ids(bundle)).T
     zh, en = F.normalize(bundle.model.src_embedding.table.weight.detach()[ids], dim=2)
     rows, columns = (bundle.src_tokenizer.pieces(each.tolist()) for each in ids)

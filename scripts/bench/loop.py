@@ -19,7 +19,7 @@ def train(
     label_smoothing: float = 0.0,
     **adamw: Any,
 ) -> list[float]:
-    """Make a step for each batch; return the loss per target token of each. `rate` is of the step, from 1."""
+    """Train one step per batch, rate(1) first; return the losses per target token."""
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), fused=True, **adamw)
     losses = []
     for step, batch in enumerate(batches, start=1):

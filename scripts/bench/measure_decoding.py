@@ -1,7 +1,7 @@
-"""One measurement for decoding.py or gpu.py: measure_decoding.py SETTINGS, a JSON object (`Settings`)
+"""Measurement for decoding.py or gpu.py: measure_decoding.py SETTINGS
 
 Sentences are tokenised, searched and detokenised by one engine, without the splitting into sentences of translate.py,
-as in the peers' programs. The last line of stdout is the result as JSON.
+as in the peers' programs. SETTINGS is a JSON object (`Settings`); the last line of stdout is the result as JSON.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""One timed training for training.py or gpu.py: measure_training.py SETTINGS, a JSON object (`Settings`)
+"""Measurement for training.py or gpu.py: measure_training.py SETTINGS
 
 The run is timed inside `fit`, with data loading, Lightning's loop and every callback; one more callback counts target
-tokens without padding, and ends the run. The last line of stdout is the result as JSON.
+tokens without padding, and ends the run. SETTINGS (`Settings`) and the last line of stdout, the result, are JSON.
 """
 
 import contextlib

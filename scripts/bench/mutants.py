@@ -1,4 +1,4 @@
-"""Make the program wrong, one place at a time: python scripts/bench/mutants.py [--only NAME ...]
+"""Mutation testing: python scripts/bench/mutants.py [--only NAME ...]
 
 Each line of mutants.tsv is a mutant: name, file under src/dragoman (or scripts/), old text, new text, and tests. It is
 written into a temporary copy of the checkout, where these tests run up to the first that fails; if none fails, the
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
 
 
 def try_one(copy: Path, path: str, old: str, new: str, tests: str) -> bool:
-    """Change one place of the copy, run the tests, and change it back; return whether they failed."""
+    """Run the tests with one mutant in the copy; return whether they failed."""
     file = copy / path if path.startswith("scripts/") else copy / "src" / "dragoman" / path
     text = file.read_text(encoding="utf-8")
     try:
@@ -63,7 +63,7 @@ def try_one(copy: Path, path: str, old: str, new: str, tests: str) -> bool:
 
 
 def run(copy: Path, tests: list[str]) -> bool:
-    """Run tests of the copy in a child, which has torch already; return whether one failed."""
+    """Run tests of the copy in a fork, with torch imported; return whether one failed."""
     child = os.fork()
     if not child:
         signal.alarm(600)  # a mutant that runs for ever counts as noticed

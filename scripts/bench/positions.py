@@ -1,4 +1,4 @@
-"""Position schemes and length: python scripts/bench/positions.py [--only rope alibi]
+"""Length generalisation: python scripts/bench/positions.py [--only rope alibi]
 
 A small model learns to reverse strings of 1 to 20 random symbols, and is tested on strings of up to 80. Scores in
 percent: `exact`, strings reversed without a mistake; `symbols`, positions with the right symbol (by chance 1 in 30).
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
 
 
 def measure(trial: str, n_steps: int = STEPS) -> Record:
-    """Train the model of SCHEME-SEED and return {"exact_LENGTH": percent, "symbols_LENGTH": percent}."""
+    """Train SCHEME-SEED; return percentages "exact_LENGTH" and "symbols_LENGTH"."""
     name, _, seed = trial.rpartition("-")
     torch.manual_seed(int(seed))
     # Every batch has new strings, so the model cannot overfit and needs no dropout.

@@ -1,4 +1,4 @@
-"""Programs that measure themselves, each in a process of its own: Dragoman's, and those of other projects (peers).
+"""Benchmark programs, in processes: Dragoman's and other projects' (peers).
 
 A program ends with a line of JSON. scripts/README.md says where to get the peers. No torch is imported here: on Linux,
 a process begins with the peak memory of the process that started it.
@@ -63,7 +63,7 @@ class Checkout:
     folder: Path
 
     def program(self, script: str, name: str, settings: Record, case: str = "") -> Program:
-        """One of its programs; `settings` are its only argument."""
+        """Program of this checkout; `settings` are its only argument, as JSON."""
         command = [self.python, str(self.folder / script), json.dumps(settings)]
         return Program(name=f"{self.name} {name}", command=command, case=case)
 
@@ -104,7 +104,7 @@ def peer_programs(peers: Peers, kind: str, selected: Sequence[str], case: str, s
 
 
 def copy_data(data: Path, folder: Path, names: list[str]) -> None:
-    """Copy the peers' text files, normalised, and their sentencepiece model without its normalisation (NFKC).
+    """Copy the peers' normalised text and their sentencepiece model without NFKC.
 
     Dragoman's tokenizers do not normalise, so that all programs train on the same pieces.
     """
@@ -122,7 +122,7 @@ def copy_data(data: Path, folder: Path, names: list[str]) -> None:
 def compare(
     name: str, programs: Sequence[Program], rounds: int, timeout: float, page: Callable[[list[Record]], str]
 ) -> None:
-    """Run the programs, round after round; print the page and write it to runs/bench/NAME.md.
+    """Run the programs in rounds; print the page and write runs/bench/NAME.md.
 
     A program that fails or is not installed is left out from there on.
     """
@@ -144,7 +144,7 @@ def compare(
 
 
 def run(program: Program, timeout: float) -> Record:
-    """Run a program for so many seconds at most; return its last line of JSON. Raises UserError where there is none."""
+    """Run a program; return its last line of JSON. Raises UserError if there is none."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "BENCH_THREADS", "CT2_INTER"), str(THREADS))
     # BENCH_OUT is the file to which a peer appends its results.
     times = {"BENCH_START": str(time.time()), "BENCH_OUT": os.devnull}

@@ -1,4 +1,4 @@
-"""Losses of `fit` beside a plain training loop: python scripts/bench/same_training.py
+"""Losses of `fit` and a plain loop: python scripts/bench/same_training.py
 
 The plain loop: torch.nn.Transformer in fp32, all logits at once into torch's cross-entropy, torch's dropout. Both start
 from the same weights and see the same batches. Without dropout the losses must agree step by step, up to rounding; with
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
 
 
 def compare(config: Config) -> str:
-    """Train without and with dropout; the page."""
+    """Train without and with dropout; return the page."""
     still = dataclasses.replace(config, model=dataclasses.replace(config.model, dropout=0.0))
     ours, plain = (trained(still, EXACT) for trained in (with_fit, with_plain_torch))
     largest = max(abs(a - b) for a, b in zip(ours, plain, strict=True))
@@ -93,7 +93,7 @@ def with_plain_torch(config: Config, steps: int, *, masks: int | None = None) ->
 
 
 class PlainTransformer(nn.Module):
-    """A copy of a pre-norm Dragoman model with one embedding matrix, made of torch's own modules."""
+    """Copy of a pre-norm model with tied embeddings, made of torch.nn.Transformer."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()

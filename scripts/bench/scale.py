@@ -1,4 +1,4 @@
-"""Growth of cost: python scripts/bench/scale.py [--only length size batch corpus] [--corpus PATH]
+"""Growth of cost: python scripts/bench/scale.py [--only length size batch corpus]
 
 One thing grows at a time: the length of sentences, the size of the model, the tokens of a batch, the pairs of a corpus,
 prepared from nothing with one and two processes. Each measurement is a process of its own, on the CPU and in fp32. No
@@ -97,7 +97,7 @@ def prepare(corpus: str, chunks: int | None, workers: int) -> Record:
 
 
 def train(size: str, length: int, tokens: int) -> Record:
-    """Time a training step and a translation: sentences of one length, without padding."""
+    """Time a training step and a translation, for sentences of one length."""
     configure_memory()
     sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY}
     rows, config = tokens // length, compose([f"model={size}", "recipe=none"]).model

@@ -59,7 +59,7 @@ def running_server(model: str) -> Iterator[str]:
 
 
 def measure(url: str, texts: Sequence[str]) -> dict[str, float]:
-    """Return the measurements of one turn."""
+    """Return the measurements of one round."""
     connect(url)
     translate(texts[0])
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Clocks, machine, texts, tables and result files of the benchmarks. No torch is imported here: see programs.py."""
+"""Clocks, tables and files of the benchmarks, without torch (see programs.py)."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def machine() -> str:
 
 
 class Clock(NamedTuple):
-    """Seconds: of the wall clock, of all processors in use, of this process on processors."""
+    """Seconds: wall time, CPU time of the machine, CPU time of this process."""
 
     wall: float
     busy: float
@@ -41,7 +41,7 @@ class Clock(NamedTuple):
 
     @property
     def others(self) -> float:
-        """Share of the machine that other processes used; 0 where the system does not count it."""
+        """Share of the machine that other processes used; 0 without /proc/stat."""
         return max(0.0, self.busy - self.own) / self.wall / (os.cpu_count() or 1)
 
 
@@ -61,7 +61,7 @@ def phrasebook(split: str) -> list[dict[str, str]]:
 
 
 def peak_mb() -> int:
-    """Megabytes of memory that this process and its children held at most."""
+    """Peak memory of this process and its children, in megabytes."""
     peaks = [resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return round(sum(peaks) / (2**20 if sys.platform == "darwin" else 2**10))
 
@@ -73,7 +73,7 @@ def save(name: str, page: str) -> None:
 
 
 def measure_missing(folder: Path, names: Iterable[str], measure: Callable[[str], Record]) -> dict[str, Record]:
-    """Measure each name that has no file NAME.json in the folder yet; return the records of all files."""
+    """Measure each name without a file NAME.json; return the records of all files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         if not (folder / f"{name}.json").exists():
@@ -83,12 +83,12 @@ def measure_missing(folder: Path, names: Iterable[str], measure: Callable[[str],
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table."""
+    """Markdown table."""
     return "".join("| " + " | ".join(cells) + " |\n" for cells in (header, ["---"] * len(header), *rows))
 
 
 def comparison(runs: Iterable[Record], unit: str, speeds_of: Callable[[Record], list[float]], columns: Columns) -> str:
-    """A row for each program, the fastest first, with its speed beside that of the fastest peer with torch."""
+    """Table of programs, the fastest first, with ratios to the fastest torch peer."""
     groups: dict[str, list[Record]] = {}
     for run in runs:
         groups.setdefault(run["program"], []).append(run)
@@ -115,6 +115,6 @@ def spread(values: Sequence[float]) -> str:
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
-    """'12.34 ± 0.56', the standard deviation of the sample; without it for one value, '-' for none."""
+    """'12.34 ± 0.56', by the sample deviation; '12.34' for one value, '-' for none."""
     deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.2f}{deviation}" if values else "-"

@@ -1,4 +1,4 @@
-"""Compare training speed with other programs: python scripts/bench/training.py [--size base] [--precision 32 auto]
+"""Training speed beside other programs: python scripts/bench/training.py
 
 Counts target tokens, without padding, per second in three windows after a warm-up. A window counts only if other
 processes used less than 4 % of the machine. The table goes to runs/bench/training_SIZE.md. BENCH_HOME and BENCH_SCRIPTS

@@ -1,4 +1,4 @@
-"""Bundles of the weights that all decoders of a comparison share: weights.py WEIGHTS DATA FOLDER
+"""Bundles of the weights that all decoders share: weights.py WEIGHTS DATA FOLDER
 
 The peers' bench_train_torch.py trains a torch.nn.Transformer, and the peers fill their own models with its numbers.
 Here they become bundles of Dragoman in FOLDER, one for each engine, beside test.en. The last line of stdout is JSON:
@@ -68,7 +68,7 @@ def write_bundle(weights: Path, vocabulary: Path, folder: Path) -> None:
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a torch.nn.Transformer under the names of Dragoman's, as views of the same memory."""
+    """Weights of a torch.nn.Transformer under Dragoman's names, in the same memory."""
     words = state["emb.weight"]
     tensors = {"src_embedding.table.weight": words, "tgt_embedding.table.weight": words, "projection.weight": words}
     for name, tensor in state.items():

@@ -146,6 +146,12 @@ def locate(folder: Path) -> Path:
     return inner if inner.is_dir() else files.current(folder)
 
 
+def evaluations(folder: Path) -> Path:
+    """Return the folder for evaluations of a bundle; an included one may be read-only."""
+    run = Path("runs", f"included_{folder.name}") if folder.resolve() in included() else folder.parent
+    return run / "evaluation"
+
+
 def included() -> list[Path]:
     """Return the bundles that come with Dragoman."""
     return sorted(path.parent for path in files.included("data/pretrained").glob(f"*/{CONFIG}"))

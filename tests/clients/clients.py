@@ -100,7 +100,7 @@ def transpolibre() -> None:
 
 
 def thousand_connections() -> None:
-    """Beside 1,000 unfinished requests the server answers, if only with 429."""
+    """Check for an answer, if only 429, beside 1,000 unfinished requests."""
     address = urlsplit(URL)
     half = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
 

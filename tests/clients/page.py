@@ -1,4 +1,4 @@
-"""Use the server's page in headless Chromium: python page.py URL FOLDER [axe.min.js]
+"""Use the page in headless Chromium: python page.py URL FOLDER [axe.min.js]
 
 The model must translate both directions. Screenshots in both themes and at a phone's width go to FOLDER.
 """

@@ -20,7 +20,7 @@ class Result(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The one line of a refusal, which ends the output."""
+        """The error message, the last line of stderr."""
         *notes, line = self.err.splitlines()
         assert line.startswith("error: ")
         assert not [note for note in notes if note.startswith(("error: ", "Traceback"))]
@@ -29,7 +29,7 @@ class Result(NamedTuple):
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: a user's, with one model."""
+    """Temporary current folder with one model, runs/golden."""
     shutil.copytree(GOLDEN, tmp_path / "runs" / "golden" / "bundle")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -37,7 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(home: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Callable:
-    """run(main, *arguments, stdin=b"", code=0): a program in `home`, which must exit with `code`."""
+    """Run a program: run(main, *arguments, stdin=b"", code=expected exit code)."""
 
     def run(main: Callable[[list[str]], int], *arguments: str, stdin: bytes = b"", code: int = 0) -> Result:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))

@@ -1,6 +1,5 @@
 """The parts that all command lines share."""
 
-import io
 import os
 import sys
 from pathlib import Path
@@ -51,10 +50,11 @@ def test_wrong_search_options_are_refused(command: str, message: str) -> None:
 def test_lines_are_counted_as_they_are_read(tmp_path: Path) -> None:
     content = b"\r\n\xff\n" + "a\n\n一\u2028二\x0c三".encode()
     (tmp_path / "file").write_bytes(content)
-    assert list(cli.read_lines(io.BytesIO(content))) == ["", "\ufffd", "a", "", "一\u2028二\x0c三"]
+    read = list(cli.read_lines(str(tmp_path / "file")))
+    assert [line.strip() for line in read] == ["", "\udcff", "a", "", "一\u2028二\x0c三"]
     assert cli.count_lines(str(tmp_path / "file")) == 5
-    read, _ = os.pipe()
-    assert cli.count_lines(f"/dev/fd/{read}") is None  # a pipe that was read has no lines left to translate
+    pipe, _ = os.pipe()
+    assert cli.count_lines(f"/dev/fd/{pipe}") is None  # a pipe that was read has no lines left to translate
 
 
 def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_export_makes_a_folder_beside_the_weights(script: Script, home: Path) ->
 def test_attention_pooling_is_trained_on_a_frozen_encoder(
     script: Script, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The label is the first word. AttentionPooling trains W, b and w beside the two parameters of the classifier."""
+    """The label is the first word; AttentionPooling has three parameters of its own."""
     adamw, sizes = torch.optim.AdamW, []
     monkeypatch.setattr(torch.optim, "AdamW", lambda p, **o: sizes.append(len(p)) or adamw(p, **o))
     words = ("我", "你", "他", "书", "水")

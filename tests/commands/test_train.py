@@ -29,7 +29,7 @@ def replace(monkeypatch: pytest.MonkeyPatch, fit: Any, preflight: Any = None) ->
 
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, list[str]]]:
-    """The runs that were started, with the command line of each; each leaves a record."""
+    """Started runs with their command lines; each writes metrics.json."""
     runs: list[tuple[Config, list[str]]] = []
 
     def fit(config: Config) -> None:

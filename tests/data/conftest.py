@@ -43,7 +43,7 @@ def _no_corpora_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
-    """Write a corpus below tmp_path: bytes, lines of text, pairs as TSV, or rows as JSONL; return its path."""
+    """Write bytes, lines, TSV pairs or JSONL rows below tmp_path; return the path."""
 
     def write(name: str, content: bytes | list) -> str:
         path = tmp_path / name
@@ -69,7 +69,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def prepare(tmp_path: Path, cache: str) -> Prepare:
-    """Prepare corpora, given as paths or entries of data.corpora, with a small vocabulary."""
+    """Prepare corpora (paths or entries of data.corpora) with a small vocabulary."""
 
     def prepare(*corpora: CorpusConfig | str, run: str = "run", seed: int = 1, **options: object) -> TranslationData:
         options = {"tokenizer": TokenizerConfig(vocab_size=340), "cache": cache} | options

@@ -1,4 +1,4 @@
-"""Cleaning in the whole preparation: one bad pair among good ones, and the arithmetic of splits."""
+"""Cleaning in the whole preparation: one bad pair among good ones, and splits."""
 
 import json
 from collections.abc import Callable

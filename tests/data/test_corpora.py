@@ -16,7 +16,7 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def splits(write: Write, tmp_path: Path) -> Callable[..., dict[str, list[str]]]:
-    """Write files of one row that holds their name, and perhaps a README.md; return the rows of each split."""
+    """Write files whose one row is their name; return the rows of each split."""
 
     def splits(*names: str, readme: str = "") -> dict[str, list[str]]:
         for file in names:
@@ -69,7 +69,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("offline")
 class TestStandIn:
-    """`datasets.load_dataset` is replaced; there is no network."""
+    """Hub datasets with `datasets.load_dataset` replaced, without a network."""
 
     def find(self, monkeypatch: pytest.MonkeyPatch, splits: dict[str, Any], **options: Any) -> Any:
         import datasets

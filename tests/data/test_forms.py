@@ -1,4 +1,4 @@
-"""Both scripts of Chinese in training, and tagged sources: which pairs are seen, and where."""
+"""Pairs seen in training: both scripts of Chinese, and tagged sources."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Preparation by processes: equal folders, results in order, and no process that is left over."""
+"""Preparation by processes: equal folders, results in order, no process left over."""
 
 import itertools
 import subprocess

@@ -1,4 +1,4 @@
-"""Corpus files: every format gives the same rows, and faults name the file and the next step."""
+"""Corpus files: rows of every format, and errors with the file and the next step."""
 
 import gzip
 from collections.abc import Callable

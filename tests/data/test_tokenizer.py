@@ -24,7 +24,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
-    """One tokenizer of each kind, with tags. Texts with tags in them are part of the corpus."""
+    """One tokenizer of each kind, with tags, also trained on texts with tags in them."""
     folder = tmp_path_factory.mktemp("tokenizers")
     corpus = [*SENTENCES, *(f"x<2en>{c}<2zh>" for c in "abcdefgh" * 40)]
     languages = ["zh", "en"]
@@ -167,7 +167,7 @@ def test_an_impossible_kind_fails_with_the_choices() -> None:
 
 
 def test_words_are_no_tokens_of_a_language_without_spaces(tmp_path: Path) -> None:
-    """For Chinese nearly every sentence would be one unknown word: 好久不见 would be spelt in bytes."""
+    """Nearly every Chinese sentence would be one unknown word, spelt in bytes."""
     config = TokenizerConfig(kind="word", vocab_size=400)
     words = Tokenizer.train(SENTENCES, config, tmp_path / "w.model", ["zh", "en"])
     assert len(words.encode("好久不见")) > 12

@@ -23,7 +23,7 @@ PARTS = [
 
 
 def sound_pairs(n: int, seed: int = 1) -> Pairs:
-    """Different pairs of very different lengths, some with a number, in random order; at most 972."""
+    """Different pairs of very different lengths, in random order; at most 972."""
     pairs = []
     for i, parts in enumerate(random.Random(seed).sample(list(product(*PARTS)), n)):
         number = str(i) if i % 7 == 3 else ""
@@ -33,7 +33,7 @@ def sound_pairs(n: int, seed: int = 1) -> Pairs:
 
 
 class Doctor:
-    """Writes corpora into a folder and examines them."""
+    """Data doctor for corpora that are written into a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

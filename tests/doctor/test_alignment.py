@@ -1,4 +1,4 @@
-"""Rows from which two sides have slipped are found, and only those."""
+"""Detection of the rows with alignment drift, and of no others."""
 
 import numpy as np
 import pytest

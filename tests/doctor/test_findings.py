@@ -1,4 +1,4 @@
-"""Each fault planted in a sound corpus is found in its row."""
+"""Detection of each fault that is added to a sound corpus, in its row."""
 
 import pytest
 

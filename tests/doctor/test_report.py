@@ -1,4 +1,4 @@
-"""Measures add up, the page is complete in itself, and text never becomes markup."""
+"""The doctor's report: sums, a self-contained page, and text that is escaped."""
 
 import json
 

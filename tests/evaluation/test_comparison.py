@@ -1,4 +1,4 @@
-"""Comparison of systems: who is better, and that different test sets are refused."""
+"""Comparison of systems: the verdicts, and the refusal of different test sets."""
 
 import json
 import re

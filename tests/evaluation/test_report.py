@@ -1,4 +1,4 @@
-"""The report of a run: complete in itself, and no comparison of unlike test sets."""
+"""Report of a run: a self-contained page, no comparison of different test sets."""
 
 import dataclasses
 import json
@@ -25,13 +25,13 @@ GOOD = [f"I have {n} books." for n in range(1, 10)]
 
 
 def write_run(folder: Path, bleus: tuple[float, ...] = (10.0, 25.0, 25.1), signature: str = "tok:13a") -> Path:
-    """A run of three validations, one every ten minutes."""
+    """Write a run of three validations, one every ten minutes."""
     history = [
         {"step": 100 * n, "loss": 3 - n / 10, "bleu": bleu, "seconds": 600 * n, "signatures": {"bleu": signature}}
         for n, bleu in enumerate(bleus, 1)
     ]
     metrics = {"best": history[-1], "validations": history, "seconds": 1800, "step": 300, "skipped": 0, "notes": []}
-    metrics |= {"data": "d", "machine": {"cpu": "a processor", "commit": "abc123"}}
+    metrics |= {"recipe": {"model.dropout": 0.2345}, "data": "d", "machine": {"cpu": "a processor", "commit": "abc123"}}
     texts = {"sources": SOURCES, "references": [[text] for text in GOOD], "hypotheses": [*GOOD[:7], HOSTILE, "I have."]}
     cleaning = {"read": {"train": 200_000}, "kept": {"train": 190_000}, "repaired": {"train": 5}, "dropped": {}}
     shutil.copytree(GOLDEN, folder / "bundle")
@@ -62,7 +62,17 @@ def test_page_needs_nothing_but_itself(pages: dict[str, str]) -> None:
 
 
 def test_page_holds_the_record_of_the_run(pages: dict[str, str]) -> None:
-    for part in ("25.10", "tok:13a", "training.lr", "0.123", "a processor", "abc123", "190,000", "cross-attention"):
+    for part in (
+        "25.10",
+        "tok:13a",
+        "training.lr",
+        "0.123",
+        "0.2345",
+        "a processor",
+        "abc123",
+        "190,000",
+        "cross-attention",
+    ):
         assert part in pages["en"], part
         assert part in pages["zh"], part
     worst = pages["en"].partition("The worst sentences")[2]

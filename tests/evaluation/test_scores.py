@@ -1,4 +1,4 @@
-"""Scores that sacrebleu's own command line gives again."""
+"""Scores, compared with those of sacrebleu's command line."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Costs agree with the real model and with torch's own counter."""
+"""Costs, compared with the real model and with torch's FLOP counter."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Worked examples: what they print in both languages, and numbers that no other test of the notes holds."""
+"""Worked examples: output in both languages, and numbers without another test."""
 
 import re
 

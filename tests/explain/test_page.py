@@ -1,4 +1,4 @@
-"""The attention page holds the weights, is complete in itself, and never turns text into markup."""
+"""The attention page: all weights, a self-contained file, and escaped text."""
 
 import json
 import re

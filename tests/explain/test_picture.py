@@ -1,4 +1,4 @@
-"""Pictures are PNGs of a readable size whose labels are never boxes."""
+"""Pictures: PNGs of a readable size, with a glyph for each character of a label."""
 
 import warnings
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ PIECES = ["▁好久", "不见", "，", "你", "怎么样", "？", "</s>"]
 
 @pytest.fixture(autouse=True)
 def _boxes_are_errors() -> Iterator[None]:
-    """matplotlib warns when it draws a box for a character."""
+    """Turn matplotlib's warning of a character without a glyph into an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield

@@ -1,4 +1,4 @@
-"""Attention maps are the model's weights; a trace agrees with the search and the plain loop."""
+"""Attention maps and traces, compared with the model, the search and a plain loop."""
 
 import json
 from pathlib import Path

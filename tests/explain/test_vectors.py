@@ -1,4 +1,4 @@
-"""Word vectors of every format reach the embeddings, scaled, and broken files are named."""
+"""Word vectors of every format in the embeddings, and errors for broken files."""
 
 import gzip
 

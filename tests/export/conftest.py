@@ -34,7 +34,7 @@ def pairs() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def zh_en(pairs: list[tuple[str, str]], golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle without tags. A few steps of training let its translations end."""
+    """A bundle without tags, trained for a few steps so that its translations end."""
     torch.manual_seed(3)
     folder, config = tmp_path_factory.mktemp("zh_en"), TokenizerConfig(vocab_size=1300)
     tokenizer = Tokenizer.train([text for pair in pairs for text in pair], config, folder / "joint.model", ("zh", "en"))

@@ -1,4 +1,4 @@
-"""Export to transformers: equal translations or nothing, and equal weights on the way back."""
+"""Export to transformers: equal translations, and equal weights after an import."""
 
 import dataclasses
 import json

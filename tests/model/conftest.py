@@ -1,4 +1,4 @@
-"""Tiny networks with random numbers everywhere, for properties that hold whatever the weights are."""
+"""Tiny networks with random parameters, for properties that hold for any weights."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ V = 40
 
 
 def fill_zeros(module: nn.Module) -> None:
-    """Random numbers where a parameter starts at zero, which would hide that it is there."""
+    """Randomise parameters that start at zero, which would have no effect in a test."""
     for parameter in module.parameters():
         if not parameter.any():
             nn.init.normal_(parameter, std=0.3)
@@ -51,23 +51,23 @@ def random_ids(n: int, length: int, seed: int = 3) -> Tensor:
 
 @pytest.fixture
 def model() -> Callable[..., Transformer]:
-    """Makes a tiny Transformer: model(position="rope", norm="post")."""
+    """Factory of tiny Transformers: model(position="rope", norm="post")."""
     return make_model
 
 
 @pytest.fixture
 def scheme() -> Callable[..., Position]:
-    """Makes one layer's position scheme."""
+    """Factory of position schemes of one layer."""
     return make_scheme
 
 
 @pytest.fixture
 def attention() -> Callable[..., Attention]:
-    """Makes an attention of two heads of four."""
+    """Factory of attention modules with two heads of size 4."""
     return make_attention
 
 
 @pytest.fixture
 def ids() -> Callable[..., Tensor]:
-    """Makes (n, length) random ids of words."""
+    """Factory of random ids of words, (n, length)."""
     return random_ids

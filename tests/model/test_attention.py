@@ -1,4 +1,4 @@
-"""Properties of attention under every position scheme; test_notes.py holds the formulas."""
+"""Properties of attention under every position scheme (formulas: test_notes.py)."""
 
 import itertools
 
@@ -40,7 +40,7 @@ def test_the_weights_shown_are_the_weights_used(kind, score, attention):
 
 
 def test_relative_schemes_see_distances_only(attention):
-    """Three tokens in front, which may not be attended to, move all others by three positions."""
+    """Three masked tokens in front move all others by three positions."""
     x = torch.randn(1, 6, 8)
 
     def weights(layer: Attention, front: int) -> torch.Tensor:

@@ -108,7 +108,7 @@ def test_steps_under_bf16_autocast_are_near(kind, model, ids):
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "rope", "t5", "transformer_xl", "alibi"])
 def test_every_tensor_lies_on_the_device_of_the_model(kind, model, ids):
-    """On the meta device, which cannot be mixed with another one: what would hold on a GPU."""
+    """Tensors of the meta device, like those of a GPU, cannot be mixed with others."""
     network = model(position=kind).eval().to("meta")
     src = ids(3, 7).to("meta")
     cache = network.begin(src, torch.zeros_like(src, dtype=torch.bool))

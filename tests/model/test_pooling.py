@@ -1,4 +1,4 @@
-"""Sentence vectors: padding never counts, and each pooling is its formula."""
+"""Sentence vectors: the formula of each pooling, and no effect of padding."""
 
 import pytest
 import torch

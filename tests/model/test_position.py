@@ -1,4 +1,4 @@
-"""Each scheme against its paper, written out as loops over positions and components."""
+"""Position schemes, compared with their papers' formulas written out as loops."""
 
 import math
 
@@ -57,7 +57,7 @@ def test_learned_positions_may_start_from_the_sinusoids(d, scheme):
 
 
 def test_the_last_token_of_each_source_is_at_1_in_sentence_unit(scheme):
-    """Note 000. So the step between neighbours is 1/6 in the first sentence and 1/3 in the second."""
+    """Note 000. The step is 1/6 in the first sentence and 1/3 in the second."""
     position = scheme("sentence_unit", length=16)
     padding = torch.arange(T) >= torch.tensor([[7], [4], [1]])
     added = (position.embed_source(torch.zeros(3, T, D), POSITION_NUMBERS, padding))[..., 0]
@@ -93,7 +93,7 @@ def test_rope_is_the_papers_matrix_times_the_vector(base, scheme):
 
 
 def bucket(distance: int, *, causal: bool, n_buckets: int, max_distance: int) -> int:
-    """Raffel et al. 2020, section 2.1, and T5's own choice of ranges, without a logarithm.
+    """T5 bucket (Raffel et al. 2020, 2.1; ranges of T5's own), without a logarithm.
 
     Below half of the buckets each distance has its own. The others begin at e * (m / e)^(s / n), s = 0 .. n - 1:
     here raised to the power of n, so that only whole numbers are compared.
@@ -137,8 +137,8 @@ def test_the_bias_of_t5_is_looked_up_pair_by_pair(causal, scheme):
 
 
 def slopes(n_heads: int) -> list[float]:
-    """Press et al. 2022: a geometric series that begins at 2^(-8/n), with that ratio, for n a power of two; for other
-    numbers the series of the power below, then every other term of the one above."""
+    """ALiBi slopes (Press et al. 2022): 2^(-8/n), 2^(-16/n) ... for n a power of two.
+    For other n: the series of the power below, then every other term of the one above."""
     power = 1
     while 2 * power <= n_heads:
         power *= 2
@@ -172,7 +172,7 @@ def plus(a: list[float], b: list[float]) -> list[float]:
 
 
 def four_terms(layer: Attention, words: Tensor, scale: float) -> list:
-    """A_ij of Dai et al. 2019, section 3.3, times a scale, before the mask: (a) + (b) + (c) + (d) for each head."""
+    """A_ij = (a) + (b) + (c) + (d) of Dai et al. 2019, 3.3, scaled, for each head."""
     part = layer.position
     heads = []
     for h in range(H):

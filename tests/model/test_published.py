@@ -1,4 +1,4 @@
-"""t5, rope and alibi against the implementations in transformers, with random weights and no download."""
+"""t5, rope and alibi, compared with transformers on random weights."""
 
 import pytest
 import torch
@@ -25,8 +25,7 @@ def test_our_rope_is_that_of_roformer(scheme):
 
 @pytest.mark.parametrize("n_heads", [6, 8])
 def test_our_alibi_is_that_of_bloom(n_heads, scheme):
-    """Theirs rises with the key's place instead of falling with its distance: to a softmax that is the same, where no
-    key lies ahead."""
+    """BLOOM's bias rises with the key position; the causal softmax is the same."""
     scores, may = torch.randn(1, n_heads, 30, 30), causal_attn_mask(30, 30)
     places = torch.arange(30)
     ours = scheme("alibi", causal=True, n_heads=n_heads, d_model=n_heads).bias(scores, scores, places, places)
@@ -36,7 +35,7 @@ def test_our_alibi_is_that_of_bloom(n_heads, scheme):
 
 
 def t5_with_the_weights_of(ours: Transformer) -> T5Model:
-    """T5 has no biases, and does not multiply its word vectors by sqrt(D): ours lose theirs, its get it."""
+    """T5 with the weights of `ours`; zeroes the biases of `ours`, which T5 lacks."""
     config = T5Config(
         vocab_size=40, d_model=16, d_kv=8, num_heads=2, d_ff=24, num_layers=1, num_decoder_layers=2,
         relative_attention_num_buckets=8, relative_attention_max_distance=16, layer_norm_epsilon=1e-5,

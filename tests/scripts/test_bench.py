@@ -43,7 +43,7 @@ ARCH = {"d_model": 16, "ffn": 32, "heads": 2, "enc": 2, "dec": 2}
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data and vocabulary of the peers (other programs); the vocabulary normalises text."""
+    """Data of the peers (other programs), with a vocabulary that normalises text."""
     folder = tmp_path_factory.mktemp("peers")
     for name in ("test.en", *training.FILES):
         words = LINES[2 if name.startswith("val") else 0].split()

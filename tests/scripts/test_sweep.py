@@ -1,4 +1,4 @@
-"""A sweep over settings: which trials are made, which end early, what resumes."""
+"""Hyperparameter sweep: its trials, early stopping and resumption."""
 
 import json
 import runpy
@@ -19,7 +19,7 @@ sys.path.insert(0, str(SCRIPTS))
 
 @pytest.fixture
 def sweep(monkeypatch, tmp_path, capsys):
-    """Run the sweep with a training that scores `scores[run]` at its validation; return the folders it used."""
+    """Run the sweep with the given scores; return exit code, folders used and output."""
     pytest.importorskip("optuna")
     main = runpy.run_path(str(SCRIPTS / "sweep.py"))["main"]
     monkeypatch.chdir(tmp_path)

@@ -55,7 +55,7 @@ def constant(**values: float) -> Logits:
 def run(
     logits: Logits, config: SearchConfig, sentences: list[int], max_length: int = 4, n_rows: list | None = None
 ) -> list[list[Hypothesis]]:
-    """Search with `logits` as the model; `n_rows` receives the number of rows of each step."""
+    """Search with `logits` as the model; append the rows of each step to `n_rows`."""
 
     def step(tokens: Tensor, cache: Prefixes) -> tuple[Tensor, Prefixes]:
         assert len(tokens) == len(cache.rows)
@@ -104,7 +104,7 @@ def test_a_wide_beam_equals_exhaustive_search(seed, length_penalty):
 
 
 def naive_beam(logits: Logits, config: SearchConfig, sentence: int, max_length: int) -> list[tuple]:
-    """CTranslate2's rules for one sentence with lists; (score, ids), best first."""
+    """Beam search by CTranslate2's rules, with lists: (score, ids), best first."""
     k, beams, finished, best_ended = config.beam_size, [((), 0.0)], [], False
     for length in range(1, max_length + 1):
         candidates = [

@@ -20,7 +20,7 @@ def golden_models() -> Models:
 
 @pytest.fixture
 def serve(golden_models: Models, tmp_path: Path) -> Iterator[Callable[..., TestClient]]:
-    """serve(**options): a client of a server, which keeps suggestions in suggestions.jsonl of tmp_path."""
+    """Client of a new server: serve(**options). Suggestions go to tmp_path."""
     clients: list[TestClient] = []
 
     def serve(**options: Any) -> TestClient:

@@ -1,4 +1,4 @@
-"""Shared batches: who is translated with whom, and what a failure reaches."""
+"""Shared batches: the requests of a batch, and the effect of a failure."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,7 +8,7 @@ from dragoman.serve.batches import Batches
 
 
 class Engine:
-    """Translation of a text is the text with its options; `calls` are the batches."""
+    """Stub that returns each text with its options; `calls` are the batches."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []

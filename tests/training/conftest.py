@@ -1,4 +1,4 @@
-"""A run of a second, a model of a moment, and ways to look at what they leave."""
+"""Tiny runs and models, and functions that read their results."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ VOCABULARY = 40
 
 
 def write_corpus(folder: Path) -> None:
-    """180 sentences in two corpora, `farm` and `town`, each with a validation split."""
+    """Write 180 sentences in two corpora, `farm` and `town`, with validation splits."""
     rows = [f"{a}{b}{c}。\t{x} {y} {z}." for (a, x), (b, y), (c, z) in itertools.product(WHO, DO, WHAT)]
     for name, part in (("farm", rows[::2]), ("town", rows[1::2])):
         (folder / name).mkdir(parents=True)
@@ -39,7 +39,7 @@ def write_corpus(folder: Path) -> None:
 
 @dataclass
 class Runs:
-    """Makes configurations of small runs in one folder, over one corpus."""
+    """Small runs in one folder, over one corpus, and their configurations."""
 
     folder: Path
     corpus: Path
@@ -92,7 +92,7 @@ def runs(tmp_path: Path, corpus: Path) -> Runs:
 
 @pytest.fixture(scope="session")
 def straight(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
-    """The folder of a finished run that was never interrupted. Read only."""
+    """Read-only folder of a finished run that was never interrupted."""
     return Runs(tmp_path_factory.mktemp("runs"), corpus).fit(
         "straight", trainer={"samples": 1, "loggers": ["tensorboard", "csv"]}
     )
@@ -119,7 +119,7 @@ class Nudge(Logger):
 
 @pytest.fixture
 def at_step(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Have something done at the end of a step, or in its validation; returns the trainer settings for it."""
+    """Trainer settings that call `do` at the end of a step, or in its validation."""
 
     def at_step(step: int, do: Callable[[], object], *, scalar: str = "train/loss") -> dict[str, Any]:
         monkeypatch.setitem(LOGGERS, "nudge", lambda run_dir, first: Nudge(do, step, scalar))

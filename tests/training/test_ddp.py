@@ -1,4 +1,4 @@
-"""Two processes, one run: they share the work and arrive where one process would have (gloo, on the CPU)."""
+"""DDP on the CPU (gloo): a run of two processes, compared with one process."""
 
 import os
 import re
@@ -67,7 +67,7 @@ def train(tmp_path, corpus):
 
 @pytest.fixture
 def two_nodes(train):
-    """Start torchrun's agent of each of two nodes with its settings; return their exit codes and what was printed."""
+    """Run torchrun for each of two nodes; return the exit codes and the output."""
 
     def run(*settings):
         with socket.socket() as free:
@@ -123,7 +123,7 @@ def test_a_resumed_run_of_two_equals_one_that_never_stopped(train, outcome):
 
 
 def test_two_nodes_resume_after_one_is_killed(train, two_nodes, outcome):
-    """torchrun restarts both processes after the second one is killed; they resume from the last checkpoint."""
+    """torchrun restarts both processes, and they resume from the last checkpoint."""
     straight = train("straight", 2, max_steps=12, patience=9)
     (train.folder / "runs").rename(train.folder / "other")
     settings = train.settings_of("broken", 1, max_steps=12, patience=9, nodes=2)

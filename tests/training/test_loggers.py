@@ -1,4 +1,4 @@
-"""Loggers: scalars, samples and attention images where people watch runs."""
+"""Loggers: scalars, samples and attention images of a run."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_wandb_offline_gets_scalars_samples_and_images(runs, monkeypatch):
 
 @pytest.mark.slow
 def test_mlflow_goes_on_with_the_same_run(runs, monkeypatch):
-    """The second start changes max_steps, a parameter that MLflow would not let change."""
+    """The second start changes max_steps; MLflow refuses changes of parameters."""
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for n in (2, 4):

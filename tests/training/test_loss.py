@@ -1,4 +1,4 @@
-"""The chunked loss is torch's cross-entropy, gradients and all."""
+"""The chunked loss and its gradients, compared with torch's cross-entropy."""
 
 import pytest
 import torch

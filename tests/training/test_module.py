@@ -1,4 +1,4 @@
-"""An optimizer step equals that of plain torch, whatever it is made of."""
+"""Optimizer steps under many settings, compared with plain torch."""
 
 import copy
 import itertools
@@ -20,7 +20,7 @@ STEPS = 3
 
 
 def plain_loss(model, batches, smoothing):
-    """Mean over the target tokens of all `batches`, by torch's cross-entropy over all logits."""
+    """Mean cross-entropy of torch over the target tokens of all `batches`."""
     total, n = 0.0, 0
     for batch in batches:
         logits = model(batch.src, batch.tgt_in, batch.src == PAD).flatten(0, 1)
@@ -85,7 +85,7 @@ def test_training_equals_plain_torch(settings, make_model, batches_of, train_mod
 
 
 def test_only_matrices_but_embeddings_are_decayed(make_model, batches_of, train_module):
-    """Without a gradient of its own to speak of, a weight shrinks by lr * weight_decay, or not at all."""
+    """A decayed weight shrinks by lr * weight_decay = 0.1; AdamW's step is at most lr."""
     model = make_model()
     config = TrainingConfig(lr=1e-3, schedule="constant", warmup_steps=0, weight_decay=100.0)
     before = copy.deepcopy(model)
@@ -134,7 +134,7 @@ def test_validation_loss_is_unsmoothed_and_of_the_average(make_model, batches_of
 
 
 def test_dropout_depends_on_seed_batch_and_rank_alone(make_model, batches_of, train_module, monkeypatch):
-    """Other random numbers, as of a validation, do not matter; without them a resumed run has the same masks."""
+    """A resumed run has the same masks, whatever random numbers a validation draws."""
 
     def losses_of(seed):
         model, losses = make_model(dropout=0.5), []

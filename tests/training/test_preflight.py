@@ -1,4 +1,4 @@
-"""Preflight: an answer, and nothing else."""
+"""Preflight: the estimated cost of a run, and no files."""
 
 import tempfile
 

@@ -8,7 +8,7 @@ from dragoman.training.progress import ProgressCallback
 
 
 def run_steps(callback, monkeypatch, *, terminal):
-    """Two steps of half the run, a validation between them."""
+    """Call `callback` for two steps, each with a validation."""
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
     monkeypatch.setattr(progress.CONSOLE, "_force_terminal", terminal)

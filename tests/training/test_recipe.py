@@ -1,4 +1,4 @@
-"""Automatic settings: nulls are chosen once, given values stay."""
+"""Automatic settings: a choice for each null, given values unchanged."""
 
 import dataclasses
 from types import SimpleNamespace

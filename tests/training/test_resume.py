@@ -1,4 +1,4 @@
-"""A run that was interrupted, anyhow and anywhere, ends bit by bit as one that was not."""
+"""Resumption of interrupted runs, compared bit by bit with an uninterrupted one."""
 
 import multiprocessing
 import os
@@ -23,7 +23,7 @@ def kill(signum: int):
 
 @pytest.fixture(autouse=True)
 def signals_are_not_ignored() -> None:
-    """Without it, tests in the background of a shell or under nohup would ignore both."""
+    """Reset SIGINT and SIGHUP, which background shells and nohup ignore."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -59,7 +59,7 @@ def test_a_stop_saves_and_the_run_resumes(step, scalar, signum, runs, straight, 
 
 @pytest.mark.parametrize("step", [5, pytest.param(12, marks=pytest.mark.slow)])
 def test_a_run_killed_in_a_step_resumes(step, runs, straight, at_step, outcome):
-    """In step 5 it dies before the validation that is due, in step 12 before the last."""
+    """A validation is due after step 5, and the last validation after step 12."""
     with pytest.raises(CrashError):
         runs.fit("run", trainer={"save_minutes": 0.0} | at_step(step, crash))
     assert step_of(newest(runs.folder / "run")) == step - 1
@@ -76,7 +76,7 @@ def test_a_run_killed_before_its_first_save_starts_again(runs, straight, at_step
 
 
 def test_the_scale_of_fp16_goes_on_after_a_resume(runs, at_step, checkpoint_of, monkeypatch):
-    """It doubles every two steps. Only with a plugin has Lightning fp16 on a CPU."""
+    """The scale doubles every two steps. Lightning has fp16 on a CPU only by a plugin."""
 
     def with_scaler(plugins, **options):
         scaler = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=2)
@@ -134,7 +134,7 @@ def save(folder: Path, step: int) -> Path:
 
 @pytest.mark.parametrize("n_renames", [1, 2])
 def test_a_save_killed_at_any_rename_leaves_a_checkpoint(n_renames, tmp_path, monkeypatch):
-    """The renames: the checksums, the previous checkpoint, the new one."""
+    """Order of the renames: checksums, previous checkpoint, new checkpoint."""
     save(tmp_path, 1)
     save(tmp_path, 2)
     left, rename = [n_renames], os.replace

@@ -1,4 +1,4 @@
-"""Schedules by their formulas; optimizers by what every one of them must do."""
+"""Schedules, compared with their formulas, and properties of all optimizers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A training as a job of SLURM itself: slurmctld and slurmd of one node on loopback."""
+"""Training as a SLURM job: slurmctld and slurmd of one node on loopback."""
 
 import os
 import shutil
@@ -59,7 +59,7 @@ WAIT = "import time; print('ready', flush=True); time.sleep(600)"
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
-    """Run a command of SLURM in the folder `slurm.folder`; return what it prints."""
+    """Run a command of SLURM in the folder `slurm.folder`; return its output."""
     folder, host = tmp_path_factory.mktemp("slurm"), socket.gethostname().split(".")[0]
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         ports = [free.getsockname()[1] for free in (one, two)]
@@ -80,7 +80,7 @@ def slurm(tmp_path_factory):
 
 
 def submit(slurm, partition, program, *settings):
-    """Submit slurm.sh, with `program` as train.py; return the job, its log, and a function for its state."""
+    """Submit slurm.sh with `program` as train.py; return job, log and state function."""
     (slurm.folder / "train.py").write_text(program)
     job = slurm("sbatch", "--parsable", f"--partition={partition}", ROOT / "scripts" / "slurm.sh", *settings)
     show = ("squeue", "--noheader", "--states=all", f"--job={job}", "--Format=State,RestartCnt")
@@ -96,7 +96,7 @@ def wait_for(condition):
 
 @pytest.mark.parametrize("event", ["plain", "grace", "USR1"])
 def test_a_stopped_job_returns_and_ends_equal(event, slurm, outcome):
-    """At a preemption SLURM requeues the job; with grace time and after SIGUSR1 slurm.sh does."""
+    """SLURM requeues a preempted job; slurm.sh does with grace time or SIGUSR1."""
     settings = [*SETTINGS.split(), f"data.cache={slurm.folder / 'cache'}"]
     run, partition = slurm.folder / "runs" / event, "plain" if event == "USR1" else event
     job, log, state = submit(slurm, partition, TRAIN, *settings, f"run_dir={run}")

@@ -1,4 +1,4 @@
-"""Columns, ranks and the terminal line of a validation, on a stand-in for the data."""
+"""Columns, ranks and the terminal line of a validation, with a stub of the data."""
 
 from types import SimpleNamespace
 

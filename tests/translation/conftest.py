@@ -1,4 +1,4 @@
-"""The golden model, random networks of any shape over its vocabulary, and a comparison that allows near ties."""
+"""The golden model, random networks, and a comparison that allows near ties."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ NEAR_TIE = 1e-4
 
 @pytest.fixture(scope="session")
 def golden_folder() -> Path:
-    """A model of both directions that knows sixty phrases; not to be changed."""
+    """Read-only model of both directions, trained on sixty phrases."""
     return Path(__file__).parents[1] / "golden" / "bundle"
 
 
@@ -40,7 +40,7 @@ def translator(golden: Bundle) -> Translator:
 
 @pytest.fixture(scope="session")
 def shaped(golden: Bundle) -> Callable[..., Bundle]:
-    """shaped(**model settings): a random network with larger weights than those at the start of a training."""
+    """Factory of random networks with large weights: shaped(**model settings)."""
 
     def shaped(**shape: Any) -> Bundle:
         torch.manual_seed(3)
@@ -60,7 +60,7 @@ def shaped(golden: Bundle) -> Callable[..., Bundle]:
 
 @pytest.fixture(scope="session")
 def engine_of() -> Callable[..., CTranslate2Engine]:
-    """engine_of(bundle, folder, texts=()): the loaded float32 export of a bundle, which is saved in `folder`."""
+    """Save, export (float32) and load a bundle: engine_of(bundle, folder, texts=())."""
 
     def engine_of(bundle: Bundle, folder: Path, texts: Sequence[str] = ()) -> CTranslate2Engine:
         bundles.save(bundle, folder)
@@ -72,9 +72,9 @@ def engine_of() -> Callable[..., CTranslate2Engine]:
 
 @pytest.fixture(scope="session")
 def assert_same() -> Callable[..., None]:
-    """assert_same(model, sources, ours, theirs): equal hypotheses, but for near ties by torch's log-probs.
+    """Assert equal hypotheses, up to ties: assert_same(model, sources, ours, theirs).
 
-    Scores are compared where `theirs` have them.
+    Near ties by torch's log-probs are allowed. Scores are compared where `theirs` have them.
     """
 
     def assert_same(
@@ -97,7 +97,7 @@ def assert_same() -> Callable[..., None]:
 
 @torch.no_grad()
 def gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> float:
-    """The difference of the log-probs of the first pieces in which two hypotheses differ."""
+    """Difference in log-prob of the first pieces in which two hypotheses differ."""
     a, b = [*a, EOS], [*b, EOS]
     first = next(n for n, pieces in enumerate(zip(a, b, strict=False)) if len(set(pieces)) > 1)
     logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *a[:first]]]), None)[0, -1]

@@ -1,4 +1,4 @@
-"""Any text: as many lines out as in, in their order, none with a line break in it that the line had not.
+"""Any text: as many lines out as in, in order, without a new line break in one.
 
 Between the random strings stand marks that a translator copies: where each comes out again the order was kept.
 """

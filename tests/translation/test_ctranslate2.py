@@ -146,7 +146,7 @@ def test_torch_does_other_searches_with_a_note(exported: Path, notes: Notes) -> 
 
 
 def retrain(folder: Path) -> None:
-    """Another model in the same folder."""
+    """Write another model into the folder."""
     bundle = bundles.load(folder)
     with torch.no_grad():
         bundle.model.projection.weight[0, 0] += 1

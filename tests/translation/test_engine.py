@@ -1,4 +1,4 @@
-"""ids by ids with torch: batches, limits and vectors."""
+"""Torch engine, ids -> ids: batches, limits and vectors."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ POSITION = PositionConfig(kind="sinusoidal")
 
 
 def make(position: PositionConfig = POSITION, *, deviation: float = 1.0, n_words: int = 40) -> Transformer:
-    """Random weights: the larger the deviation of the word vectors, the surer the model, and it ends at times."""
+    """Random model; a larger deviation of the word vectors sharpens its distributions."""
     torch.manual_seed(3)
     small = {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 2}
     config = ModelConfig(**small, tie="tgt", position=position)

@@ -1,4 +1,4 @@
-"""Export to CTranslate2: every network it can express translates as in torch, the others are refused by name."""
+"""Export to CTranslate2: translations as in torch, or an error with the setting."""
 
 import dataclasses
 import json
@@ -90,7 +90,7 @@ def test_an_unsupported_network_is_refused_by_name(shaped: Make, tmp_path: Path)
 
 
 def biased(monkeypatch: pytest.MonkeyPatch, piece: int, bias: float) -> None:
-    """Let the exported network prefer a piece by `bias`."""
+    """Set the output bias of a piece in the exported network."""
     specification = export.specification
 
     def changed(*args: Any) -> Any:

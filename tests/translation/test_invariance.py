@@ -1,4 +1,4 @@
-"""A translation depends on its line alone: not on the batch, the order, the padding or the other lines.
+"""Invariance of a translation to the batch, the order, padding and other lines.
 
 Sums in another order round differently. So one translation of each search may differ, if its scores are within 1e-4.
 A sampled translation also depends on the line's place in the input, which seeds its random numbers.
@@ -25,7 +25,7 @@ SEARCHES = {
 
 
 def differences(ones: Sequence[Translation], others: Sequence[Translation]) -> int:
-    """Count the translations that differ; fail if scores differ by more than a near tie."""
+    """Count the translations that differ; fail if scores differ by more than NEAR_TIE."""
     count = 0
     for one, other in zip(ones, others, strict=True):
         a, b = one.hypotheses[0], other.hypotheses[0]

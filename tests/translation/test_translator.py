@@ -1,4 +1,4 @@
-"""Text to text: lines, sentences, directions, and all else that a translator computes."""
+"""Text to text: lines, sentences, directions and other results of a translator."""
 
 import dataclasses
 from collections.abc import Callable
@@ -48,6 +48,12 @@ def test_the_sentences_of_a_line_add_up(translator: Translator) -> None:
     assert whole.tokens == parts[0].tokens + parts[1].tokens
     assert whole.tokens[-1] == "</s>"
     assert len(whole.tokens) == len(whole.token_scores)
+
+
+def test_a_long_sentence_has_a_warning(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(translator.bundle.meta, "usual_length", 2)
+    (message,) = translator.translate([CHINESE[0]])[0].warnings
+    assert message == "unusual length: longer than nearly all training sentences"
 
 
 def test_n_best_are_sorted_and_the_first_is_the_text(translator: Translator) -> None:

@@ -1,4 +1,4 @@
-"""Warnings: each rule applies to what it is for, and to no good translation."""
+"""Warnings: each rule on faulty translations, and on good ones."""
 
 import string
 
@@ -31,6 +31,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
         ("……", "……", None),
         ("好久不见", "I saw the I saw the I saw the I saw the", "repetition of 'I saw the'"),
         ("好久不见", "很好看", "not written in the script of 'en'"),
+        ("我很好。", "I am很 well.", "not written in the script of 'en'"),
         ("Tom", "Tom", None),
         ("I have not seen you.", "I have been you.", "source not written in the script of 'zh'"),
         ("你好。", "Hello, my dear friend, I have not seen you for such a very long time. " * 2, "unusual"),

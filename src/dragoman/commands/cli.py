@@ -18,6 +18,7 @@ from typing import IO, NoReturn
 from dragoman import files
 from dragoman.bundle import newest
 from dragoman.config import SearchConfig
+from dragoman.data.text import lines
 from dragoman.errors import UserError
 from dragoman.languages import Direction, reads
 from dragoman.translation.translator import Translator
@@ -124,18 +125,18 @@ def search_config(args: argparse.Namespace, default: SearchConfig) -> SearchConf
     return dataclasses.replace(default, **changes)
 
 
-def read_lines(stream: IO[bytes]) -> Iterator[str]:
-    """Yield the lines of a binary stream without their line ends."""
-    for line in stream:
-        yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "replace")
+def read_lines(path: str | None) -> Iterator[str]:
+    """Yield the lines of a file, plain or gzip; without a path those of stdin."""
+    if path:
+        return lines(Path(path))
+    return (line.removesuffix(b"\n").decode("utf-8", "replace") for line in sys.stdin.buffer)
 
 
 def count_lines(path: str) -> int | None:
-    """Count the lines that `read_lines` yields; None for a pipe, which is read once."""
+    """Count the lines of a file; None for a pipe, which is read once."""
     if not os.path.isfile(path):
         return None
-    with open(path, "rb") as file:
-        return sum(1 for _ in file)
+    return sum(1 for _ in lines(Path(path)))
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ def parser() -> cli.Parser:
     parser = cli.Parser(__doc__)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("text", nargs="*", default=[], help="each argument is one line; none: lines from stdin")
-    source.add_argument("--input", metavar="FILE", help="translate the lines of a file")
+    source.add_argument("--input", metavar="FILE", help="translate the lines of a file, plain or .gz")
     parser.add_argument("--model", metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--output", metavar="FILE", help="write there instead of stdout")
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist already")
@@ -58,13 +58,12 @@ def main(argv: list[str]) -> None:
     if not args.text and not args.input and sys.stdin.isatty():
         options.error("no text: give it as an argument, by --input FILE, or by a pipe")
     with ExitStack() as opened:
-        stream = opened.enter_context(open(args.input, "rb")) if args.input else sys.stdin.buffer
         # Opened before a model is loaded: a file that cannot be written is reported at once.
         out, picture = (
             opened.enter_context(cli.new_file(path, overwrite=args.overwrite)) if path else None
             for path in (args.embed or args.output, args.attention)
         )
-        translator, lines, direction = cli.load_translator(args, args.text or cli.read_lines(stream))
+        translator, lines, direction = cli.load_translator(args, args.text or cli.read_lines(args.input))
         settings: dict[str, Any] = {"batch_tokens": args.batch, "direction": str(direction)}
         # On a terminal the translations themselves show the progress.
         if args.input and (out or not sys.stdout.isatty()):

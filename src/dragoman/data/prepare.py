@@ -242,7 +242,10 @@ def _write_ids(folder: Path, texts: Path, config: DataConfig) -> None:
         for name, sides in _vocabularies(config).items():
             sentences = [text for side in sides for text in stored.texts(2 * sample + side)]
             size = config.tokenizer.vocab_size or suitable_size(sentences, len(pairs), config.tokenizer)
-            print(f"Training the {name} tokenizer: {config.tokenizer.kind}, {size:,} pieces", flush=True)
+            print(
+                f"Training the {name} tokenizer: {config.tokenizer.kind}, {size:,} pieces ({len(pairs):,} pairs)",
+                flush=True,
+            )
             settings, codes = replace(config.tokenizer, vocab_size=size), [languages[side] for side in sides]
             conversion = characters_to_convert(config.script, codes, sentences)
             Tokenizer.train(sentences, settings, folder / f"{name}.model", codes, tags, conversion)

@@ -67,7 +67,7 @@ def page(run: Path, language: str = "en") -> bytes:
         "curves": _curves(record, run / "tensorboard"),
         "attention": attention_figure(pair.maps["cross"][-1], pair.pieces["tgt_out"], pair.pieces["src"]),
         "cost": cost_table(translator.model, [(1, 20, 20, 20)]),
-        "settings": flatten(record["config"]),
+        "settings": flatten(record["config"]) | record["metrics"].get("recipe", {}),
         "defaults": flatten(asdict(Config())),
         "advice": advice(record),
     }

@@ -113,8 +113,9 @@ def read_challenge(path: Path) -> list[ChallengeSentence]:
     for number, line in enumerate(lines(path), 1):
         if line.strip() and not line.startswith("#"):
             cells = [clean_text(cell) for cell in line.split("\t")]
-            if len(cells) != 4 or not all(cells):
-                raise UserError(f"{path} line {number}: not four columns: phenomenon, source, check, translation")
+            if len(cells) != 4 or not all(cells) or not all(word.strip(" !*") for word in re.split(r"\||&", cells[2])):
+                columns = "phenomenon, source, check, translation"
+                raise UserError(f"{path} line {number}: not four columns ({columns}), or an empty word in the check")
             sentences.append(ChallengeSentence(*cells))
     if not sentences:
         raise UserError(f"{path}: no sentence")

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from dragoman import bundle as bundles
 from dragoman import files
-from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle, read_json
+from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle, evaluations, read_json
 from dragoman.config import SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.data.tokenizer import Tokenizer
@@ -120,7 +120,7 @@ def _card(bundle: Bundle, folder: Path) -> str:
     """Return the bundle's card for the hub, with the scores of the run."""
     import jinja2
 
-    tests = [read_json(path) for path in sorted((folder.parent / "evaluation").glob("*/scores.json"))]
+    tests = [read_json(path) for path in sorted(evaluations(folder).glob("*/scores.json"))]
     sections = re.split(r"(?m)^(?=## )", (folder / CARD).read_text(encoding="utf-8"))
     languages = sorted({primary(bundle.src), primary(bundle.tgt)})
     template = jinja2.Template(Path(__file__).with_name("card.md.j2").read_text("utf-8"), keep_trailing_newline=True)

@@ -50,7 +50,7 @@ class Model:
         bundle, scores = translator.bundle, translator.bundle.meta.get("validation") or {}
         entry = {"name": bundle.meta.get("name") or self.folder.name, "engine": translator.engine}
         entry |= {"directions": list(map(str, bundle.directions))}
-        entry |= {key: scores[key] for key in ("step", "bleu") if key in scores}
+        entry |= {key: scores[key] for key in ("step", "bleu", "chrf") if key in scores}
         if sample := SAMPLES.get(primary(bundle.src)):
             (result,) = translator.translate([sample], direction=str(bundle.directions[0]))
             entry |= {"source": sample, "translation": result.text}

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer
@@ -216,6 +217,7 @@ class CheckpointCallback(Callback):
         origin: dict[str, Any] = {"corpora": [corpus.label for corpus in c.data.corpora], "notes": data.notes}
         origin |= {"fingerprint": data.fingerprint, "train_pairs": data.train_size}
         meta = {"name": c.name, "validation": record, "data": origin, "max_length": c.data.max_length}
+        meta["usual_length"] = int(np.percentile(data.lengths[0], 99.9))
         trained = bundle.Bundle(
             model=self.module.best_model,
             model_config=c.model,

@@ -82,13 +82,23 @@ def sentences(
 
 
 def join(
-    parts: Sequence[tuple[Sentence, list[Hypothesis]]], direction: Direction, src: Tokenizer, tgt: Tokenizer
+    parts: Sequence[tuple[Sentence, list[Hypothesis]]],
+    direction: Direction,
+    src: Tokenizer,
+    tgt: Tokenizer,
+    usual_length: float,
 ) -> Translation:
-    """Join the hypotheses of the sentences of a line; one without any is copied."""
+    """Join the hypotheses of the sentences of a line; one without any is copied.
+
+    There is a warning for a sentence of more ids than `usual_length`.
+    """
     ranks = range(max([1, *(len(hypotheses) for _, hypotheses in parts)]))
     candidates = [_candidate(parts, rank, direction, tgt) for rank in ranks]
     source = " ".join(sentence.text for sentence, _ in parts)
-    return Translation(candidates, list(warnings(source, candidates[0].text, direction, src)))
+    messages = list(warnings(source, candidates[0].text, direction, src))
+    if any(len(sentence.ids) > usual_length for sentence, _ in parts):
+        messages.append("unusual length: longer than nearly all training sentences")
+    return Translation(candidates, messages)
 
 
 def _candidate(
@@ -128,7 +138,9 @@ def warnings(source: str, translation: str, direction: Direction, tokenizer: Tok
         return
     if (loop := _LOOP.search(translation)) and not _SOURCE_LOOP.search(source):
         yield f"repetition of '{loop[1][:20]}'"
-    if not reads(direction.tgt, translation):
+    # A word of Chinese in English is too short to decide the script of the line.
+    has_cjk = length(translation) > len(translation) and not reads(direction.tgt, "中")
+    if has_cjk or not reads(direction.tgt, translation):
         yield f"not written in the script of '{direction.tgt}'"
     elif _bare(source) == _bare(translation) and _n_words(source) > MOST_NAMES:
         yield "copy of the source"
