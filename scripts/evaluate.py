@@ -8,7 +8,6 @@ sources as they are and damaged, and writes the table into the model card.
 """
 
 import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -22,12 +21,10 @@ from dragoman.config import CorpusConfig
 from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
-from dragoman.evaluation.scores import check_replaceable, evaluate, inputs, warning_table
-from dragoman.files import included, replace_folder
+from dragoman.evaluation.scores import challenge, evaluate, inputs, warning_table
+from dragoman.files import included
 from dragoman.languages import Direction
 from dragoman.translation.translator import Translator
-
-CHALLENGE = "challenge.json"
 
 
 @cli.command
@@ -48,7 +45,7 @@ def main(argv: list[str]) -> None:
     folder = locate(Path(args.model))
     translator = Translator.load(folder, args.device, engine=args.engine)
     if args.challenge is not None:
-        challenge(args, translator, evaluations(folder))
+        run_challenge(args, translator, evaluations(folder))
         return
     name, pairs, direction = test_set_of(args, translator, folder.parent)
     if args.script:
@@ -91,25 +88,17 @@ def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def challenge(args: argparse.Namespace, translator: Translator, folder: Path) -> None:
+def run_challenge(args: argparse.Namespace, translator: Translator, folder: Path) -> None:
     """Translate the challenge set, print the passed sentences, save the translations."""
     direction = args.direction or str(translator.bundle.directions[0])
     path = Path(args.challenge) if args.challenge else included(f"data/challenge/{direction}.tsv")
-    sentences = testsets.read_challenge(path)
     output = Path(args.output) if args.output else folder / f"challenge-{direction}"
-    check_replaceable(output, CHALLENGE)
     search = cli.search_config(args, translator.bundle.search)
-    sources = [sentence.source for sentence in sentences]
-    translations = [result.text for result in translator.translate(sources, search, direction=direction)]
-    passed = testsets.count_passed(sentences, translations)
+    passed = challenge(translator, path, output, search, direction=direction)
     table = Table("phenomenon", "passed", "sentences", "share", title=f"{path.stem} challenge set")
     for name, (right, every) in passed.items():
         table.add_row(name, str(right), str(every), f"{right / every:.0%}", end_section=name == list(passed)[-2])
     Console().print(table)
-    rows = [[*each, text, each.passes(text)] for each, text in zip(sentences, translations, strict=True)]
-    record = {"passed": passed, "sentences": rows, "model": translator.bundle.meta.get("name")}
-    content = json.dumps(record, ensure_ascii=False, indent=2)
-    replace_folder(output, lambda new: (new / CHALLENGE).write_text(content, encoding="utf-8"))
     print(f"translations: {output}")
 
 

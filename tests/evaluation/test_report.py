@@ -125,9 +125,11 @@ def test_the_script_writes_and_refuses(run: Path, tmp_path: Path, capsys: pytest
 def test_a_failed_report_is_one_line(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
     train.report(tmp_path)
     assert capsys.readouterr().err.startswith("no report: UserError: ")
+    run = write_run(tmp_path / "mine")
     monkeypatch.setattr("dragoman.evaluation.report.page", lambda run: run["missing"])
-    train.report(tmp_path)
+    train.report(run)
     assert capsys.readouterr().err.startswith("no report: TypeError: ")
     monkeypatch.setattr("dragoman.evaluation.report.page", lambda run: b"page")
-    train.report(tmp_path)
-    assert (tmp_path / "report.html").read_bytes() == b"page"
+    train.report(run)
+    assert (run / "report.html").read_bytes() == b"page"
+    assert (run / "evaluation" / "challenge-zh_en" / "challenge.json").is_file()

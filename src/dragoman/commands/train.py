@@ -133,7 +133,13 @@ def report(run: Path) -> None:
     """Write the report of a finished run; a failure is one line and no error."""
     try:
         from dragoman.evaluation.report import page
+        from dragoman.evaluation.scores import challenge
+        from dragoman.translation.translator import Translator
 
+        translator = Translator.load(run)
+        for direction in map(str, translator.bundle.directions):
+            if (path := files.included(f"data/challenge/{direction}.tsv")).is_file():
+                challenge(translator, path, run / "evaluation" / f"challenge-{direction}", direction=direction)
         files.write(run / "report.html", page(run))
         print(f"report: {run / 'report.html'} (open it in a browser)")
     except Exception as error:  # any error, because the trained model is already saved

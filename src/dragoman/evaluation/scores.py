@@ -25,13 +25,13 @@ from dragoman.bundle import read_json
 from dragoman.config import SearchConfig
 from dragoman.data.text import Pair, clean_text, lines
 from dragoman.errors import UserError
-from dragoman.evaluation.testsets import of_files
+from dragoman.evaluation.testsets import count_passed, of_files, read_challenge
 from dragoman.languages import Direction, is_unspaced
 from dragoman.metrics import LOWER_IS_BETTER, METRICS, Score, reference_streams
 from dragoman.translation.lines import KINDS, kind_of
 from dragoman.translation.translator import Translation, Translator
 
-HYPOTHESES, SCORES = "hypotheses.txt", "scores.json"
+HYPOTHESES, SCORES, CHALLENGE = "hypotheses.txt", "scores.json", "challenge.json"
 N_SAMPLES = {"bs": 1000, "ar": 2000}  # of bootstrap and of randomization
 SIGNIFICANT = 0.05
 N_SENTENCES = 20
@@ -88,6 +88,21 @@ def evaluate(
 
     files.replace_folder(folder, fill)
     return scores
+
+
+def challenge(
+    translator: Translator, path: Path, folder: Path, search: SearchConfig | None = None, *, direction: str
+) -> dict[str, tuple[int, int]]:
+    """Translate a challenge set, save all in `folder`; return testsets.count_passed."""
+    check_replaceable(folder, CHALLENGE)
+    sentences = read_challenge(path)
+    sources = [sentence.source for sentence in sentences]
+    texts = [result.text for result in translator.translate(sources, search, direction=direction)]
+    rows = [[*sentence, text, sentence.passes(text)] for sentence, text in zip(sentences, texts, strict=True)]
+    record = {"passed": count_passed(sentences, texts), "sentences": rows, "model": translator.bundle.meta.get("name")}
+    content = json.dumps(record, ensure_ascii=False, indent=2)
+    files.replace_folder(folder, lambda new: (new / CHALLENGE).write_text(content, encoding="utf-8"))
+    return record["passed"]
 
 
 def check_replaceable(folder: Path, file: str) -> None:
