@@ -1,10 +1,12 @@
 """Lines: split into sentences, joined again, and examined for mistakes."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dragoman.bundle import BundleInfo
 from dragoman.data.sentences import split
 from dragoman.data.text import clean_text
 from dragoman.data.tokenizer import Tokenizer
@@ -81,22 +83,13 @@ def sentences(
             yield last._replace(space=last.space + space)
 
 
-def join(
-    parts: Sequence[tuple[Sentence, list[Hypothesis]]],
-    direction: Direction,
-    src: Tokenizer,
-    tgt: Tokenizer,
-    usual_length: float,
-) -> Translation:
-    """Join the hypotheses of the sentences of a line; one without any is copied.
-
-    There is a warning for a sentence of more ids than `usual_length`.
-    """
+def join(parts: Sequence[tuple[Sentence, list[Hypothesis]]], direction: Direction, bundle: BundleInfo) -> Translation:
+    """Join the hypotheses of the sentences of a line; one without any is copied."""
     ranks = range(max([1, *(len(hypotheses) for _, hypotheses in parts)]))
-    candidates = [_candidate(parts, rank, direction, tgt) for rank in ranks]
+    candidates = [_candidate(parts, rank, direction, bundle.tgt_tokenizer) for rank in ranks]
     source = " ".join(sentence.text for sentence, _ in parts)
-    messages = list(warnings(source, candidates[0].text, direction, src))
-    if any(len(sentence.ids) > usual_length for sentence, _ in parts):
+    messages = list(warnings(source, candidates[0].text, direction, bundle.src_tokenizer))
+    if any(len(sentence.ids) > bundle.meta.get("usual_length", math.inf) for sentence, _ in parts):
         messages.append("unusual length: longer than nearly all training sentences")
     return Translation(candidates, messages)
 

@@ -13,7 +13,6 @@ in windows, so memory does not grow with the length of a file.
 
 import itertools
 import logging
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
@@ -111,8 +110,7 @@ class Translator:
             rest = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers, progress=report))
             for line in window:
                 parts = [(sentence, next(rest) if sentence.ids else []) for sentence in line]
-                tokenizers = self.bundle.src_tokenizer, self.bundle.tgt_tokenizer
-                yield join(parts, to, *tokenizers, self.bundle.meta.get("usual_length", math.inf))
+                yield join(parts, to, self.bundle)
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
             progress(n_lines)
 
