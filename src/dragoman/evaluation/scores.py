@@ -99,10 +99,11 @@ def challenge(
     sources = [sentence.source for sentence in sentences]
     texts = [result.text for result in translator.translate(sources, search, direction=direction)]
     rows = [[*sentence, text, sentence.passes(text)] for sentence, text in zip(sentences, texts, strict=True)]
-    record = {"passed": count_passed(sentences, texts), "sentences": rows, "model": translator.bundle.meta.get("name")}
+    passed = count_passed(sentences, texts)
+    record = {"passed": passed, "sentences": rows, "model": translator.bundle.meta.get("name")}
     content = json.dumps(record, ensure_ascii=False, indent=2)
     files.replace_folder(folder, lambda new: (new / CHALLENGE).write_text(content, encoding="utf-8"))
-    return record["passed"]
+    return passed
 
 
 def check_replaceable(folder: Path, file: str) -> None:
