@@ -60,7 +60,7 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
     epochs = n_tokens / int(data.lengths[1].sum())
     dropout = 0.0 if epochs < 4 else 0.05 if epochs < 8 else 0.2 if epochs < 25 else 0.3
     fill(
-        f"about {epochs:,.0f} epochs fit into {n_tokens / speed / 60:,.0f} minutes",
+        f"about {epochs:,.0f} epochs fit into {n_tokens / speed / 60:,.0f} min",
         {"model.dropout": dropout, "model.activation_dropout": 0.0 if dropout < 0.3 else 0.1},
     )
     fill("grows with the number of epochs", {"training.weight_decay": 0.01 if epochs < 8 else 0.1})

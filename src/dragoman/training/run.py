@@ -84,7 +84,7 @@ def already_done(config: Config, metrics: dict[str, Any]) -> str | None:
     if reason == "max_steps" and step >= (config.trainer.max_steps or 0):
         return f"all {step} steps; a larger trainer.max_steps resumes"
     if reason == "max_time" and limit is not None and metrics["limit"] >= limit:
-        return f"{metrics['seconds'] / 60:.0f} minutes, step {step}; a longer trainer.max_time resumes"
+        return f"{metrics['seconds'] / 60:.0f} min, step {step}; a longer trainer.max_time resumes"
     if reason == "early stopping":
         return f"stopped early at step {step}: {config.training.patience} validations without a better one"
     return None
