@@ -1,6 +1,6 @@
 """Shared parts of the command lines: options, files, progress, exit codes.
 
-Input lines end only at LF, so `wc -l` counts the same lines. Bytes that are not UTF-8 become U+FFFD.
+Input lines end only at LF, so `wc -l` counts the same lines. Bytes that are not UTF-8 become U+FFFD (data/text.py).
 torch is not imported here, so --help and errors in options appear at once.
 """
 
