@@ -44,9 +44,9 @@ def test_a_greedy_trace_is_the_plain_loop_step_by_step(golden: Bundle) -> None:
     assert [step["input"] for step in record["steps"]] == prefixes
     assert [step["next"] for step in record["steps"]] == tokenizer.pieces([*ids, EOS])
     for step, probability in zip(record["steps"], probabilities, strict=True):
-        assert step["likeliest"][0][0] == step["next"]
+        assert step["top_k"][0][0] == step["next"]
         # The pieces that are never allowed leave a little more for the others.
-        assert step["likeliest"][0][1] == pytest.approx(probability, abs=0.01)
+        assert step["top_k"][0][1] == pytest.approx(probability, abs=0.01)
     assert record["translation"] == tokenizer.decode(ids)
     maps = attended(model, (golden.src_tokenizer, tokenizer), src, ids).maps["cross"]
     for t, step in enumerate(record["steps"]):

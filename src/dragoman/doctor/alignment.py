@@ -6,7 +6,7 @@ evidence that source i and target i + shift are translations of each other, summ
 The evidence compares lengths, digits and punctuation marks, which agree in all languages. It is a log-likelihood ratio
 in nats: the frequency of each relation (for example, equal digits) in the pairs of the corpus over its frequency in
 random pairs. The gain of a row is its evidence with the shift minus its evidence without. The stretch with the largest
-sum of gains (Kadane's algorithm) is reported if the sum exceeds a threshold. By chance, a likelihood ratio exceeds e^x
+sum of gains (Kadane's algorithm) is reported if the sum exceeds a threshold. Under random pairs, the ratio exceeds e^x
 with a probability of at most e^-x (Ville's inequality). A shuffled corpus has no order, so no drift is reported.
 """
 

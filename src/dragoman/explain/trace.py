@@ -27,7 +27,7 @@ from dragoman.search import Hypothesis, Sentence
 from dragoman.search.search import Beam, log_probabilities, normalised
 from dragoman.special import BOS, EOS
 
-N_LIKELIEST = 5
+TOP_K = 5
 Trace = dict[str, Any]
 Tokenizers = tuple[Tokenizer, Tokenizer]  # of source and target
 
@@ -90,7 +90,7 @@ def trace(model: Transformer, tokenizers: Tokenizers, src: Sequence[int], config
 
     `src`: the ids of the sentence, without <EOS>. The result has two lists with an entry for each step:
 
-    "steps" follows the best hypothesis: "input" (pieces), "next" (a piece), "likeliest" [[piece, probability]] and
+    "steps" follows the best hypothesis: "input" (pieces), "next" (a piece), "top_k" [[piece, probability]] and
     "cross" [layer][head][source piece], the attention weights.
     "beams" has all hypotheses: "living" (kept), "ended" (finished) and "died" (dropped), each [{"pieces", "score"}].
     """
@@ -98,9 +98,9 @@ def trace(model: Transformer, tokenizers: Tokenizers, src: Sequence[int], config
     best, beams = _search(model.eval(), tgt_tokenizer, src, config)
     pair, steps = attended(model, tokenizers, src, best.ids), []
     for t in range(len(best.token_scores)):
-        probabilities, ids = log_probabilities(pair.logits[t, None], first=t == 0)[0].exp().topk(N_LIKELIEST)
-        likeliest = list(zip(tgt_tokenizer.pieces(ids.tolist()), probabilities.tolist(), strict=True))
-        step = {"input": pair.pieces["tgt_in"][: t + 1], "next": pair.pieces["tgt_out"][t], "likeliest": likeliest}
+        probabilities, ids = log_probabilities(pair.logits[t, None], first=t == 0)[0].exp().topk(TOP_K)
+        top_k = list(zip(tgt_tokenizer.pieces(ids.tolist()), probabilities.tolist(), strict=True))
+        step = {"input": pair.pieces["tgt_in"][: t + 1], "next": pair.pieces["tgt_out"][t], "top_k": top_k}
         steps.append({**step, "cross": pair.maps["cross"][:, :, t].tolist()})
     return {
         "text": src_tokenizer.decode(src),
