@@ -22,7 +22,7 @@ STYLE: dict[Any, Any] = {
     "text.color": "#1f2933", "xtick.labelcolor": "#1f2933", "ytick.labelcolor": "#1f2933",
     "axes.labelcolor": "#7b8794", "axes.edgecolor": "#cbd2d9", "grid.color": "#e4e7eb", "font.size": 9,
     "axes.titlesize": 11, "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False,
-    "axes.prop_cycle": f"cycler(ls=['-', '--']) * cycler(c={COLOURS})",
+    "axes.prop_cycle": f"cycler(ls=['-', '--', ':']) * cycler(c={COLOURS})",
     "lines.linewidth": 1.8, "lines.markersize": 3.5, "legend.frameon": False, "legend.labelcolor": "linecolor",
     "image.aspect": "auto", "image.interpolation": "nearest", "figure.constrained_layout.use": True,
     "xtick.major.size": 0, "ytick.major.size": 0, "figure.dpi": 110,
