@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.collate import collate
 from dragoman.explain import notes
-from dragoman.model.embedding import Embedding, Projection
+from dragoman.model.layers import Embedding, Projection
 from dragoman.model.transformer import Transformer
 from dragoman.search import Sentence
 from dragoman.search.search import search

@@ -20,7 +20,7 @@ from dragoman.data.collate import collate
 from dragoman.explain.picture import curve_figure, heat_figure
 from dragoman.masks import key_padding_mask, padding_attn_mask
 from dragoman.model.attention import SCORES, Attention
-from dragoman.model.embedding import Embedding
+from dragoman.model.layers import Embedding
 from dragoman.model.pooling import AttentionPooling, first_token, masked_mean
 from dragoman.model.position import POSITIONS, sinusoid
 from dragoman.model.transformer import Transformer

@@ -1,7 +1,9 @@
-"""Encoder and decoder layers (Vaswani et al. 2017, figure 1)."""
+"""Embedding, projection, encoder and decoder layers (Vaswani et al. 2017)."""
 
+import math
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -9,12 +11,46 @@ from dragoman.config import ModelConfig
 from dragoman.errors import choose
 from dragoman.model.attention import Attention
 from dragoman.model.cache import LayerCache
-from dragoman.model.dropout import Dropout
 from dragoman.model.position import Position
+from dragoman.special import PAD
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swiglu": F.silu}
 # RMSNorm (Zhang & Sennrich 2019) leaves out LayerNorm's mean and bias.
 NORMALIZATIONS: dict[str, Callable[..., nn.Module]] = {"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm}
+
+
+class Embedding(nn.Module):
+    """ids (B, T) -> (B, T, D): vectors times sqrt(D).
+
+    The initial deviation 1/sqrt(D) suits a tied projection; the factor gives vectors the scale of the positions.
+    """
+
+    def __init__(self, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocab_size, d_model, padding_idx=PAD)
+        self.scale = math.sqrt(d_model)
+        nn.init.normal_(self.table.weight, std=1 / self.scale)
+        nn.init.zeros_(self.table.weight[PAD])
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table(ids) * self.scale
+
+    @torch.no_grad()
+    def start_from(self, ids: Tensor, vectors: Tensor) -> None:
+        """Set pieces `ids` (N,) to `vectors` (N, D), rescaled to the initial deviation."""
+        deviation = vectors.double().square().mean().sqrt()
+        self.table.weight[ids] = (vectors / (deviation * self.scale)).to(self.table.weight)
+
+
+class Projection(nn.Module):
+    """states (..., D) -> logits (..., V), without a bias; tied in Press & Wolf 2017."""
+
+    def __init__(self, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, d_model).normal_(std=d_model**-0.5))
+
+    def forward(self, states: Tensor) -> Tensor:
+        return F.linear(states, self.weight)
 
 
 def normalization(config: ModelConfig) -> nn.Module:
@@ -101,3 +137,40 @@ class DecoderLayer(nn.Module):
         x = self.residuals[0](x, lambda y: self.self_attention(y, y, causal=True, cache=own))
         x = self.residuals[1](x, cross_attention)
         return self.residuals[2](x, self.feed_forward)
+
+
+class Dropout(nn.Module):
+    """In training, zero elements with probability p; scale the rest by 1 / (1 - p)."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0.0:
+            return x
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+            return _ByteDropout.apply(x, max(1, round(self.p * 256)))
+        return F.dropout(x, self.p)
+
+
+class _ByteDropout(torch.autograd.Function):
+    """Dropout with fast masks on a CPU.
+
+    torch draws one double per element on one thread. This function draws one byte per element, eight at a time, from
+    torch's own seeded generator, so runs are reproducible. The probability is rounded to a multiple of 1/256, not 0
+    (0.3 becomes 77/256), and the scale uses the rounded value.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, dropped: int) -> Tensor:  # type: ignore[no-untyped-def]
+        words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+        keep = words.view(torch.uint8)[: x.numel()].view(x.shape) >= dropped
+        ctx.save_for_backward(keep)
+        ctx.scale = 256 / (256 - dropped)
+        return (x * keep).mul_(ctx.scale)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+        (keep,) = ctx.saved_tensors
+        return (gradient * keep).mul_(ctx.scale), None

@@ -7,9 +7,7 @@ from dragoman.config import ModelConfig
 from dragoman.errors import UserError, choose
 from dragoman.masks import padding_attn_mask
 from dragoman.model.cache import DecoderCache
-from dragoman.model.dropout import Dropout
-from dragoman.model.embedding import Embedding, Projection
-from dragoman.model.layers import DecoderLayer, EncoderLayer, normalization
+from dragoman.model.layers import DecoderLayer, Dropout, Embedding, EncoderLayer, Projection, normalization
 from dragoman.model.position import POSITIONS
 
 
