@@ -61,14 +61,14 @@ def test_every_hypothesis_goes_on_ends_or_dies(golden: Bundle, k: int) -> None:
     assert record["score"] == pytest.approx(best.score, abs=1e-4)
     before: list[list[str]] = [[]]
     for step in record["beams"]:
-        living, ended, died = ([h["pieces"] for h in step[name]] for name in ("living", "ended", "died"))
-        parents = [pieces[:-1] for pieces in living + ended]
-        assert died == [pieces for pieces in before if pieces not in parents]
+        active, finished, pruned = ([h["pieces"] for h in step[name]] for name in ("active", "finished", "pruned"))
+        parents = [pieces[:-1] for pieces in active + finished]
+        assert pruned == [pieces for pieces in before if pieces not in parents]
         assert all(parent in before for parent in parents)
-        assert len(living) <= k
-        before = living
+        assert len(active) <= k
+        before = active
     assert before == []
-    scores = [h["score"] for step in record["beams"] for h in step["ended"]]
+    scores = [h["score"] for step in record["beams"] for h in step["finished"]]
     assert max(scores) == pytest.approx(record["score"])
 
 
@@ -79,7 +79,7 @@ def test_a_trace_is_json_text_and_a_page(golden: Bundle) -> None:
     page = render("trace.html", trace=record, languages=("zh", "en")).decode()
     assert "<b>" not in page
     assert page.count("<section>") == text.count("\nstep ") == len(record["beams"])
-    assert "died" in text
+    assert "pruned" in text
 
 
 def test_maps_hold_distributions_of_every_head(make_model, tokenizer) -> None:
@@ -115,12 +115,3 @@ def test_model_is_left_as_it_was(make_model, tokenizer) -> None:
     assert all(module.training for module in model.modules())
     assert torch.equal(torch.get_rng_state(), random)
     assert not any(module._forward_pre_hooks for module in model.modules())
-
-
-def test_pieces_name_the_axes(make_model, tokenizer) -> None:
-    ids = tokenizer.encode_batch(["我爱你。", "I love you."])
-    result = attended(make_model(), (tokenizer, tokenizer), *ids)
-    pieces = result.pieces
-    assert result.maps["cross"].shape[-2:] == (len(pieces["tgt_out"]), len(pieces["src"]))
-    assert pieces["tgt_in"][1:] == pieces["tgt_out"][:-1]
-    assert pieces["src"][-1] == pieces["tgt_out"][-1] == tokenizer.pieces([EOS])[0]

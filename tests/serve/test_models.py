@@ -86,7 +86,7 @@ def test_an_included_model_needs_no_cache(run_folder: Path, monkeypatch: pytest.
     assert (model.translator.engine, model.error) == ("torch", "")
 
 
-def test_two_models_of_one_direction_are_refused(run_folder: Path) -> None:
+def test_two_models_of_one_direction_are_an_error(run_folder: Path) -> None:
     with pytest.raises(UserError, match="several models translate"):
         Models([run_folder, GOLDEN])
 

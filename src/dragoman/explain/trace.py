@@ -88,11 +88,12 @@ def attention_page(pair: Attended, languages: tuple[str, str], **texts: Any) -> 
 def trace(model: Transformer, tokenizers: Tokenizers, src: Sequence[int], config: SearchConfig) -> Trace:
     """Return every step of the search for the translation of one sentence.
 
-    `src`: the ids of the sentence, without <EOS>. The result has two lists with an entry for each step:
+    `src`: the ids of the sentence, without <EOS>. The result has two lists with an entry for each step. "steps" ends
+    with the best hypothesis, "beams" with the search.
 
-    "steps" follows the best hypothesis: "input" (pieces), "next" (a piece), "top_k" [[piece, probability]] and
+    "steps" has, for the best hypothesis, "input" (pieces), "next" (a piece), "top_k" [[piece, probability]] and
     "cross" [layer][head][source piece], the attention weights.
-    "beams" has all hypotheses: "living" (kept), "ended" (finished) and "died" (dropped), each [{"pieces", "score"}].
+    "beams" has all hypotheses: "active", "finished" and "pruned", each [{"pieces", "score"}].
     """
     src_tokenizer, tgt_tokenizer = tokenizers
     best, beams = _search(model.eval(), tgt_tokenizer, src, config)
@@ -133,11 +134,11 @@ def _search(
         cache.select(rows)
         n, totals = state.prefixes.size(2), state.cumulative.flatten().tolist()
         scores = [normalised(total, n, config.length_penalty) for total in totals]
-        living = list(map(named, state.prefixes.flatten(0, 1).tolist(), scores))
-        ended = [named([*h.ids, EOS][: len(h.token_scores)], h.score) for h in state.finished[0][n_finished:]]
-        continued = [each["pieces"][:-1] for each in (*living, *ended)]
-        died = [each for each in steps[-1]["living"] if each["pieces"] not in continued] if steps else []
-        steps.append({"living": living, "ended": ended, "died": died})
+        active = list(map(named, state.prefixes.flatten(0, 1).tolist(), scores))
+        finished = [named([*h.ids, EOS][: len(h.token_scores)], h.score) for h in state.finished[0][n_finished:]]
+        continued = [each["pieces"][:-1] for each in (*active, *finished)]
+        pruned = [each for each in steps[-1]["active"] if each["pieces"] not in continued] if steps else []
+        steps.append({"active": active, "finished": finished, "pruned": pruned})
     return state.hypotheses()[0][0], steps
 
 
