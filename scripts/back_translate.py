@@ -2,8 +2,8 @@
 
 A model of the reverse direction translates each line. The result is a TSV of tagged sources and the lines themselves
 as targets (Sennrich et al. 2016; the tag: Caswell et al. 2019). Lines without letters, and translations with a warning
-(loops, copies, a wrong script ...) are dropped and counted. --sample draws translations instead of searching, which
-suits much text (Edunov et al. 2018). Train on the file beside real pairs:
+(repetitions, copies, a wrong script ...) are dropped and counted. --sample draws translations instead of searching:
+better for a large text (Edunov et al. 2018). Train on the file beside real pairs:
 data.corpora='[{path: real, repeat: 2}, {path: synthetic.tsv}]'
 """
 
@@ -21,7 +21,7 @@ from dragoman.translation.lines import kind_of
 def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("--model", metavar="FOLDER", help="a bundle or run (the newest that reads the input)")
-    parser.add_argument("--input", metavar="FILE", required=True, help="lines in the language to translate into later")
+    parser.add_argument("--input", metavar="FILE", required=True, help="lines in the target language of the next model")
     parser.add_argument("--output", metavar="FILE.tsv", default="synthetic.tsv", help="the corpus (synthetic.tsv)")
     parser.add_argument("--overwrite", action="store_true", help="replace a corpus that exists already")
     cli.add_translation_options(parser)

@@ -1,8 +1,9 @@
 """Train pooling: python scripts/train_pooling.py --model runs/zh_en --input FILE
 
-Each line of FILE is a label, a tab and a sentence in the source language; further columns, and lines with #, are left
-out. On a frozen encoder, a linear layer learns the label from the sentence's vector, for each pooling of note 002;
-AttentionPooling learns its W, b and w with it. Every fifth line is for testing: printed are accuracy, pieces by weight.
+Each line of FILE is a label, a tab and a sentence in the source language; further columns, and lines that begin with #,
+are left out. On a frozen encoder, a linear layer learns the label from the sentence's vector, for each pooling of note
+002; AttentionPooling learns its W, b and w with it. Every fifth line is test data. Output: accuracy, and the pieces of
+the highest weights.
 """
 
 import sys
@@ -28,14 +29,20 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--input", required=True, metavar="FILE", help="label, tab, sentence")
     args = parser.parse(argv)
-    rows = [line.split("\t")[:2] for line in cli.read_lines(args.input) if line.strip() and line[0] != "#"]
-    names = sorted({row[0] for row in rows})
-    if any(len(row) < 2 for row in rows) or len(rows) < 10 or len(names) < 2:
-        raise UserError(f"{args.input}: not 10 lines of label, tab, sentence, with 2 labels. Write at least so many")
+    rows = []
+    for number, text in enumerate(cli.read_lines(args.input), 1):
+        if text.strip() and text[0] != "#":
+            rows.append([clean_text(cell) for cell in text.split("\t")[:2]])
+            if len(rows[-1]) < 2:
+                raise UserError(f"{args.input} line {number}: has no tab. Write label, tab, sentence")
+    names = sorted({label for label, _ in rows})
+    if len(rows) < 10 or len(names) < 2:
+        found = f"{len(rows)} lines with {len(names)} labels"
+        raise UserError(f"{args.input}: too few (found {found}). Write at least 10 lines with 2 labels")
     model = bundle.load(args.model)
     tokenizer = model.src_tokenizer
     tag = tokenizer.tag(model.directions[0].tgt)
-    ids = [[*tag, *tokenizer.encode(clean_text(text))][: model.max_length] for _, text in rows]
+    ids = [[*tag, *tokenizer.encode(text)][: model.max_length] for _, text in rows]
     classes = torch.tensor([names.index(label) for label, _ in rows])
     batches: list[Batch] = []
     for lines in length_batches([len(row) + 1 for row in ids], 4096):
@@ -47,7 +54,7 @@ def main(argv: list[str]) -> None:
     learned = AttentionPooling(model.model.config.d_model)
     poolings: dict[str, Pooling] = {**POOLINGS, "AttentionPooling": learned}
     for name, pooling in poolings.items():
-        print(f"{name:18}{100 * train(pooling, batches, classes):6.1f} % right")
+        print(f"{name:18}{100 * train(pooling, batches, classes):6.1f} % accuracy")
     with torch.no_grad():
         weights = {line: w for h, m, lines in batches for line, w in zip(lines, learned.weights(h, m), strict=True)}
     for line in range(0, min(25, len(rows)), 5):

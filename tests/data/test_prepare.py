@@ -132,13 +132,16 @@ def test_a_run_resumes_with_the_corpora_it_was_begun_with(
 ) -> None:
     path, late = write("a.tsv", pairs), CorpusConfig(path=str(tmp_path / "late.tsv"), optional=True)
     without = small(late, path)
+    small(late, path, run="stopped")  # before it was trained
+    (tmp_path / "run" / "metrics.json").touch()
     write("late.tsv", [("你好", "hello")])
     assert small(late, path).fingerprint == without.fingerprint
     assert "started without it" in small(late, path).notes[0]
-    assert small(late, path, run="new").fingerprint != without.fingerprint
+    assert small(late, path, run="stopped").fingerprint != without.fingerprint
+    (tmp_path / "stopped" / "metrics.json").touch()
     (tmp_path / "late.tsv").unlink()
     with pytest.raises(UserError, match=r"no '.*late\.tsv'"):
-        small(late, path, run="new")
+        small(late, path, run="stopped")
 
 
 def test_an_unreachable_hub_is_noted(

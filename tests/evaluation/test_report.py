@@ -20,7 +20,7 @@ import report as script
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle"
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>"
-SOURCES = [f"我有{n}本书。" for n in "一二三四五六七八九"]
+SOURCES = [*(f"我有{n}本书。" for n in "一二三四五六七八"), "……"]  # attention needs a word
 GOOD = [f"I have {n} books." for n in range(1, 10)]
 
 
@@ -112,7 +112,7 @@ def test_a_level_of_the_start_of_an_adaptation_needs_no_time(tmp_path: Path) -> 
     assert row["validation bleu: minutes to 25"] == "20.0"
 
 
-def test_the_script_writes_and_refuses(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_writes_and_checks(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert script.main([str(tmp_path)]) == 2
     assert "metrics.json is missing" in capsys.readouterr().err
     (file := tmp_path / "table.html").write_text("mine")

@@ -19,7 +19,7 @@ from dragoman.data.batching import BatchPlan, length_batches
 from dragoman.data.collate import Batch, collate, collate_flat
 from dragoman.data.prepare import Prepared, prepare
 
-# Epoch, and indices of the pairs of a batch: all pairs forwards, then all backwards if both are learnt.
+# Epoch, and the pairs of a batch: of n pairs, i < n is pair i forwards, and n + i the same pair backwards.
 BatchIndex = tuple[int, np.ndarray]
 
 
@@ -46,8 +46,8 @@ class BatchDataset(Dataset[Batch]):
     def _samples(self, rows: np.ndarray, pairs: np.ndarray, epoch: int) -> list[list[int]]:
         """Return random tokenisations, which depend on seed, epoch and pair alone.
 
-        They may be longer than the stored ids, by which batches are planned. The stored ids replace one of more than
-        max_length pieces, since a position scheme may have a limit.
+        They may be longer than the stored ids, by which batches are planned. A sample of more than max_length pieces is
+        replaced by the stored ids, since a position scheme may have a limit.
         """
         samples = []
         for row, pair in zip(rows.tolist(), pairs.tolist(), strict=True):
@@ -59,7 +59,7 @@ class BatchDataset(Dataset[Batch]):
 
 
 def _ignore_signals(worker: int) -> None:
-    """Keep a worker until the run is saved: a scheduler signals all processes."""
+    """Block stop signals in a worker, so that it lives until the run is saved."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
 
 

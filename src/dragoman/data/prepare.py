@@ -2,7 +2,7 @@
 
 Each step writes one folder of the cache: texts-* (clean sentences), ids-* (tokenizers and ids). The name of a folder
 has a hash of the inputs of its step, so a second run on the same data reuses the folders. A run records in data.json
-which optional corpora it found, and resumes with these.
+which corpora it found, and resumes with these.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ _CHUNK = 20_000
 ALONE = 10
 # Maximum pairs that train a tokenizer. The seed does not depend on the run, so runs share tokenizers.
 _SAMPLE, _SAMPLE_SEED = 100_000, 1
-# A training pair: the index of its corpus, whether it is the pair before it in the other script, whether its source is
+# A training pair: the index of its corpus, whether it is the previous pair in the other script, whether its source is
 # synthetic, the hash of each side.
 _PAIR = np.dtype([("corpus", "u2"), ("form", "?"), ("synthetic", "?"), ("src", "u8"), ("tgt", "u8")])
 
@@ -109,7 +109,9 @@ def _write_json(path: Path, content: object) -> None:
 
 def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]]:
     """Return the corpora that the run uses, and notes on the others; update `record`."""
-    used: dict[str, bool] = json.loads(record.read_bytes()) if record.exists() else {}
+    # Before the run has metrics nothing is trained, and a corpus that was missing may be found now.
+    has_begun = record.with_name("metrics.json").exists()
+    used: dict[str, bool] = json.loads(record.read_bytes()) if has_begun and record.exists() else {}
     corpora, notes = [], []
     for corpus in config.corpora:
         name = f"{corpus.label} {corpus.split}"
@@ -151,7 +153,7 @@ def in_order(function: Callable[[Chunk], Result], chunks: Iterable[Chunk], worke
     """
     workers, remaining = workers or min(os.cpu_count() or 1, 8), iter(chunks)
     yield from map(function, islice(remaining, None if workers == 1 else ALONE))
-    # The pool starts with its first chunk. A forked process could wait for ever for a lock that our thread held.
+    # The pool starts with its first chunk. A forked process could inherit a lock that is held, and hang.
     with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
         submitted = (pool.submit(function, chunk) for chunk in remaining)
         waiting = deque(islice(submitted, 2 * workers))
@@ -210,7 +212,7 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> Non
         sides = (stored.texts(2 * own[indices] + side) for side in (0, 1))
         for src, tgt, corpus in zip(*sides, train["corpus"][own[indices]], strict=True):
             held_out[split].append(Pair(src, tgt, (tgt,), parts[corpus]))
-    # The form of a pair in the other script is kept with it.
+    # A pair and its form in the other script are kept or dropped together.
     kept = np.flatnonzero(keep[np.cumsum(~train["form"]) - 1])
     report.kept.update({"train": len(kept)} | {split: len(pairs) for split, pairs in held_out.items()})
     np.save(folder / "pairs.npy", kept)
@@ -276,7 +278,7 @@ def _encode(
     max_length: int, tokenizers: Sequence[Tokenizer], texts: Ragged, pairs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Return the pairs that are short enough, their ids and the lengths of sides."""
-    # Processes that share the work share the cores; -1 means one thread for each.
+    # One thread in each of several processes; else -1, a thread for each core.
     threads = 1 if parent_process() else -1
     sides = (t.encode_batch(texts.texts(2 * pairs + side), threads) for side, t in enumerate(tokenizers))
     rows = list(zip(*sides, strict=True))

@@ -27,7 +27,7 @@ N_SENTENCES = 10  # samples, and worst sentences
 
 
 def read(run: Path) -> dict[str, Any]:
-    """Read the record of a run. Raises UserError for another folder.
+    """Read the record of a run. Raises UserError if it is not a run.
 
     `rows` are the translations of the best validation. `tests` are this validation and the evaluations; their `scores`
     are metric -> {"score", "signature"}.
@@ -56,7 +56,7 @@ def page(run: Path, language: str = "en") -> bytes:
     for row in rows:
         row["chrf"] = sentence_chrf(row["hypothesis"], row["references"]).score
     samples = rows[:: max(1, len(rows) // N_SENTENCES)][:N_SENTENCES]
-    shortest = min(samples, key=lambda row: len(row["source"]))
+    shortest = min(samples, key=lambda row: (not any(map(str.isalnum, row["source"])), len(row["source"])))
     pair = translator.attend(shortest["source"], shortest["hypothesis"], direction=shortest["direction"])
     content = record | {
         "language": language,
@@ -84,7 +84,7 @@ def advice(record: dict[str, Any]) -> dict[str, Any]:
     parts = sorted((value, name) for name, value in last.items() if name.startswith("bleu_"))
     return {
         "longer": gain > 0.02 * abs(last[monitor]) and [each[monitor] for each in (early, last)],
-        "overfit": last["loss"] > 1.02 * lowest["loss"] and lowest["step"],
+        "overfit": last["loss"] > 1.02 * lowest["loss"] and str(lowest["step"]),
         "few": n_kept < 100_000 and n_kept,
         "dropped": n_kept < 0.9 * n_read and 1 - n_kept / n_read,
         "unequal": parts and parts[-1][0] - parts[0][0] > 30 and [parts[0], parts[-1]],
@@ -129,11 +129,12 @@ def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dic
                 column = columns.setdefault(key, title if n == 1 else f"{title} [{n}]")
                 row[column] = f"{score['score']:.2f}"
                 row.setdefault("signature", score["signature"])
-                for level in levels if test["name"] == "validation" and name == names[0] else ():
+                for level in levels if test["name"] == "validation" and name.startswith("bleu") else ():
                     # The validation before an adaptation (init_from) has no time.
                     times = [each.get("seconds", 0) / 60 for each in metrics["validations"] if each[name] >= level]
                     row[f"{column}: minutes to {level:g}"] = f"{times[0]:.1f}" if times else "-"
         rows.append(row)
     first = next(iter(columns.values()), "")
-    rows.sort(key=lambda row: float(row.get(first, 0)), reverse=True)
+    lower_is_better = first.split(" ")[-1].split("_")[0] in LOWER_IS_BETTER
+    rows.sort(key=lambda row: float(row.get(first, 0)), reverse=not lower_is_better)
     return rows, [f"{column}: {signature}" for (_, signature, _), column in columns.items()]

@@ -58,7 +58,8 @@ def newest(run_dir: Path) -> Path | None:
     known = sums.read_text().split() if sums.exists() else []
     intact = next((path for path in existing if files.sha256(path) in known), None)
     if existing and intact is None:
-        raise UserError(f"{last}: damaged, and no previous checkpoint is intact. Choose another name (name=...)")
+        checked = f"by {SUMS}, which a copy of a run needs too"
+        raise UserError(f"{last}: damaged, and no previous checkpoint is intact ({checked}). Choose another name=...")
     if intact is None or intact == last or not is_first():
         return intact
     print(f"{last} is damaged or missing; resuming from the previous checkpoint")
@@ -82,8 +83,8 @@ class Stopped(BaseException):  # like KeyboardInterrupt, so that `except Excepti
 class StopSignals:
     """Context manager with one handler for all signals that stop a run.
 
-    The first signal raises Stopped. If `deferred`, it only sets `signum`, and CheckpointCallback stops after the next
-    save. After the first signal, only SIGINT raises Stopped, because schedulers send SIGTERM more than once.
+    The first signal raises Stopped. If `deferred`, it only sets `signum`, and CheckpointCallback saves and stops. After
+    the first signal, only SIGINT raises Stopped, because schedulers send SIGTERM more than once.
     """
 
     def __init__(self) -> None:
@@ -207,7 +208,7 @@ class CheckpointCallback(Callback):
 
     @rank_zero_only
     def save_bundle(self, record: Record) -> None:
-        """Write the validated weights, which scored `record`, as the run's bundle.
+        """Write the validated weights as the run's bundle; `record` has their scores.
 
         Their translations are written beside it.
         """
@@ -243,7 +244,7 @@ class CheckpointCallback(Callback):
         report(f"the mean of the last {len(snapshots)} snapshots:")
         trainer.validate(self.module, datamodule=self.data, verbose=False)
         record = validation.history.pop() | {"snapshots": len(snapshots)}
-        # At an earlier end of the run there may have been a better one.
+        # A run that was extended may have a better mean already.
         if validation.is_best or validation.average is None:
             validation.average = record
         if validation.is_best:

@@ -14,9 +14,9 @@ from dragoman.languages import Direction, is_unspaced, length, reads
 from dragoman.search import Hypothesis
 from dragoman.special import EOS
 
-# Sentences with more characters per allowed piece are split before they are encoded, so no encoded text is very long.
+# Longer sentences, in characters per allowed piece, are split before they are encoded: no encoded text is very long.
 _CHARS_PER_PIECE = 4
-MAX_RATIO, GRACE = 3.0, 20  # of lengths as in data/cleaning.py; GRACE letters are added to the shorter side
+MAX_RATIO, GRACE = 3.0, 20  # of lengths; GRACE letters are added to the shorter side
 # Two letters or more four times in a row, in the translation; in the source one is enough. A repetition begins at the
 # beginning of a word, because a search from every letter would take much longer.
 _LOOP = re.compile(r"(?<![a-z])(\w[^.!?。！？]{0,60}?\w)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
@@ -26,7 +26,7 @@ KINDS = (
     "repetition", "not written in the script", "copy of the source", "source not written in the script",
     "characters not seen", "unusual length",
 )  # fmt: skip
-MOST_NAMES = 3  # words of a name, which may stay as it is
+MAX_NAME_WORDS = 3  # a name may stay as it is
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Sentence(NamedTuple):
 def sentences(
     text: str, tokenizer: Tokenizer, tag: list[int], max_length: int, max_chars: int | None = None
 ) -> Iterator[Sentence]:
-    """Split a text into sentences of at most `max_length` pieces, without `tag`.
+    """Split a text into sentences of at most `max_length` pieces, `tag` not counted.
 
     A sentence that is too long is split again, at half its length. A single character is never split.
     """
@@ -84,7 +84,7 @@ def sentences(
 
 
 def join(parts: Sequence[tuple[Sentence, list[Hypothesis]]], direction: Direction, bundle: BundleInfo) -> Translation:
-    """Join the hypotheses of the sentences of a line; one without any is copied."""
+    """Join the hypotheses of a line's sentences; a sentence without any is copied."""
     ranks = range(max([1, *(len(hypotheses) for _, hypotheses in parts)]))
     candidates = [_candidate(parts, rank, direction, bundle.tgt_tokenizer) for rank in ranks]
     source = " ".join(sentence.text for sentence, _ in parts)
@@ -126,18 +126,18 @@ def _space_between(space: str, tgt: str) -> str:
 
 
 def warnings(source: str, translation: str, direction: Direction, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield a message for each rule that applies; none for lines without letters."""
+    """Yield a message for each rule that applies; none for lines without words."""
     if not _bare(source):
         return
     if (loop := _LOOP.search(translation)) and not _SOURCE_LOOP.search(source):
         yield f"repetition of '{loop[1][:20]}'"
-    # A word of Chinese in English is too short to decide the script of the line.
+    # One Chinese word does not decide the script of an English line.
     has_cjk = length(translation) > len(translation) and not reads(direction.tgt, "中")
     if has_cjk or not reads(direction.tgt, translation):
         yield f"not written in the script of '{direction.tgt}'"
-    elif _bare(source) == _bare(translation) and _n_words(source) > MOST_NAMES:
+    elif _bare(source) == _bare(translation) and _n_words(source) > MAX_NAME_WORDS:
         yield "copy of the source"
-    if not reads(direction.src, source) and _n_words(source) > MOST_NAMES:
+    if not reads(direction.src, source) and _n_words(source) > MAX_NAME_WORDS:
         yield f"source not written in the script of '{direction.src}'"
     # The whole line first: most lines need no look at each character.
     if _in_bytes(tokenizer, source):
@@ -159,7 +159,7 @@ def _bare(text: str) -> str:
 
 
 def _n_words(text: str) -> int:
-    """The number of words; two Chinese characters, each 2 more in `length`, are one."""
+    """The number of words; two Chinese characters (`length` adds 2 each) are one."""
     return max(len(text.split()), (length(text) - len(text)) // 4)
 
 
