@@ -129,7 +129,7 @@ def test_saving_over_a_bundle_replaces_it(folder: Path, bundle: Bundle) -> None:
     assert not (folder / "ctranslate2").exists()
 
 
-def test_saving_over_anything_else_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+def test_saving_over_anything_else_is_an_error(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     for target in (tmp_path, tmp_path / "precious.txt"):
         with pytest.raises(UserError, match="not a bundle"):
@@ -150,7 +150,7 @@ def test_a_damaged_or_missing_file_is_named(folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def test_folders_that_are_no_bundles_are_refused(tmp_path: Path) -> None:
+def test_folders_that_are_no_bundles_are_an_error(tmp_path: Path) -> None:
     assert "no bundle" in refusal(tmp_path / "nowhere")
     assert "config.json is missing" in refusal(tmp_path)
     for content, message in (('{"model_type": "marian"}', "manifest.json is missing"), ("{", "not a JSON object")):
@@ -167,7 +167,7 @@ MISTAKES: dict[str, Callable[[dict], object]] = {
 
 
 @pytest.mark.parametrize("message", MISTAKES)
-def test_a_wrong_setting_is_refused_by_key(folder: Path, message: str) -> None:
+def test_a_wrong_setting_is_an_error_with_its_key(folder: Path, message: str) -> None:
     edit_config(folder, MISTAKES[message])
     assert message in refusal(folder)
 

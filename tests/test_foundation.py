@@ -88,7 +88,7 @@ class TestFiles:
         files.replace_folder(folder, lambda new: (new / "a").write_text("newer"))
         assert (files.current(folder) / "a").read_text() == "newer"
 
-    def test_a_write_that_the_system_refuses_names_the_path(self, tmp_path: Path) -> None:
+    def test_a_write_that_fails_names_the_path(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"cannot write .*missing.*No such file"):
             files.write(tmp_path / "missing" / "file", b"x")
 
@@ -110,7 +110,7 @@ class TestLanguages:
     @pytest.mark.parametrize(
         ("names", "message"), [(["zh_fr"], "zh_fr: choose one of zh_en, en_zh"), (["en_zh"], "reverses src and tgt")]
     )
-    def test_impossible_directions_are_refused(self, names: list[str], message: str) -> None:
+    def test_impossible_directions_are_an_error(self, names: list[str], message: str) -> None:
         with pytest.raises(UserError, match=message):
             directions(names, "zh", "en", key="data.directions")
 

@@ -57,7 +57,7 @@ def test_help_names_every_target(checkout: Checkout) -> None:
     assert all(len(line.split()) > 3 for line in lines)
 
 
-def test_another_python_is_refused_in_one_line(checkout: Checkout) -> None:
+def test_another_python_is_an_error_in_one_line(checkout: Checkout) -> None:
     shutil.rmtree(checkout.folder / ".venv")
     lines = '[ "$1" = --version ] && echo "Python 3.14.0" && exit 0', "exit 1"
     result = checkout.make("setup", f"PYTHON={program(checkout.folder / 'other-python', *lines)}", code=2)

@@ -42,7 +42,7 @@ def test_options_change_the_models_own_search(command: str, changes: dict[str, o
         ("--beam 0", "--beam 0: must be at least 1"),
     ],
 )
-def test_wrong_search_options_are_refused(command: str, message: str) -> None:
+def test_wrong_search_options_are_an_error(command: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         search(command)
 

@@ -54,6 +54,12 @@ def test_files_in_and_out(run: Run, home: Path) -> None:
     assert sorted(path.name for path in home.iterdir()) == ["in.txt", "out.txt", "runs"]
 
 
+def test_strict_ends_with_3_after_a_warning(run: Run) -> None:
+    run(main, "好久不见", "--strict")
+    result = run(main, "好久不见", "See E", "--strict", code=3)
+    assert "warning: line 2: characters not seen in training: E" in result.err
+
+
 def test_json_has_tokens_and_ordered_scores(run: Run) -> None:
     command = ("好久不见", "我爱你", "--n-best", "2")
     texts = [line.split("\t") for line in run(main, *command).out.splitlines()]

@@ -55,14 +55,6 @@ def test_the_first_epoch_begins_with_the_longest(lengths: tuple) -> None:
     assert longest[:8] == sorted(longest, reverse=True)[:8]
 
 
-def test_shapes_describe_the_batches(lengths: tuple) -> None:
-    src, tgt = lengths
-    plan = BatchPlan(src, tgt, BUDGET, 1)
-    batches = sorted(plan.epoch(2), key=lambda batch: (-src[batch].max(), -tgt[batch].max(), len(batch)))
-    shapes = [[len(b), src[b].max(), tgt[b].max(), tgt[b].sum()] for b in batches]
-    assert sorted(map(list, plan.shapes.tolist())) == sorted(list(map(int, shape)) for shape in shapes)
-
-
 def test_ranks_share_an_epoch(lengths: tuple) -> None:
     world_size = 7
     alone = BatchPlan(*lengths, BUDGET, 1)

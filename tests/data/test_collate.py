@@ -34,14 +34,6 @@ def test_empty_sentences_are_only_special_ids() -> None:
     assert (batch.src.tolist(), batch.tgt_in.tolist(), batch.tgt_out.tolist()) == ([[EOS]], [[BOS]], [[EOS]])
 
 
-def test_a_moved_batch_is_equal() -> None:
-    batch = collate([[5, 6], [8]], [[9], [4, 5]])
-    moved = batch.to("cpu", non_blocking=True)
-    assert vars(moved).keys() == vars(batch).keys()
-    assert torch.equal(moved.tgt_out, batch.tgt_out)
-    assert moved.n_tokens == batch.n_tokens
-
-
 @pytest.mark.gpu
 def test_a_batch_is_copied_to_the_gpu_through_pinned_memory() -> None:
     batch = collate([[5, 6], [8]], [[9], [4, 5]])

@@ -139,11 +139,6 @@ def test_a_pickled_tokenizer_encodes_alike(trained: dict) -> None:
         assert copy.encode_batch(SENTENCES) == tokenizer.encode_batch(SENTENCES)
 
 
-def test_the_tokenizer_of_the_golden_bundle_loads() -> None:
-    tokenizer = Tokenizer(Path(__file__).parents[1] / "golden/bundle/joint.model")
-    assert tokenizer.decode(tokenizer.encode("你好。")) == "你好。"
-
-
 def test_a_vocabulary_without_room_for_the_characters_fails(tmp_path: Path) -> None:
     many = ["".join(chr(0x4E00 + i) for i in range(start, start + 50)) for start in range(0, 1000, 50)]
     with pytest.raises(UserError, match=r"data\.tokenizer: Vocab.* 300 vs \d+\. Increase vocab_size or"):

@@ -61,7 +61,7 @@ def test_groups_hold_every_sentence_once() -> None:
             assert all(row["2 b"] == pytest.approx(100) for row in groups.values())
 
 
-def test_other_test_sets_are_refused() -> None:
+def test_other_test_sets_are_an_error() -> None:
     other = outputs("b", RIGHT)._replace(pairs=[Pair("one", "another", ("another",))] * 60)
     with pytest.raises(UserError, match="b: another test set than that of a"):
         compare([outputs("a", RIGHT), other])

@@ -181,21 +181,6 @@ def test_each_dropout_has_its_own_switch(place, score, model, ids):
     assert not torch.equal(*(network(ids(2, 5), ids(2, 5), None) for _ in range(2)))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"activation": "rellu"}, "model.activation=rellu: .*did you mean 'relu'"),
-        ({"score": "scaleddot"}, "model.score=scaleddot: choose one of scaled_dot, dot, additive"),
-        ({"normalization": "rmsnorm"}, "choose one of layer_norm, rms_norm"),
-        ({"position": "rotary"}, "model.position.kind=rotary: choose one of none, .*rope"),
-    ],
-    ids=str,
-)
-def test_an_unknown_kind_is_named_with_its_choices(changes, message, model):
-    with pytest.raises(UserError, match=message):
-        model(**changes)
-
-
 def test_one_matrix_needs_one_vocabulary():
     with pytest.raises(UserError, match="vocabulary=joint"):
         Transformer(ModelConfig(tie="all"), src_vocab_size=10, tgt_vocab_size=11)

@@ -1,5 +1,6 @@
 """DDP on the CPU (gloo): a run of two processes, compared with one process."""
 
+import json
 import os
 import re
 import socket
@@ -99,6 +100,8 @@ def test_two_processes_equal_gradient_accumulation(train, checkpoint_of, metrics
     per_epoch = re.search(r"(\d+) batches an epoch", (one / "train.log").read_text())[1]
     assert int(per_epoch) < 24, "an epoch must end"
     assert metrics_of(two)["train"] == pytest.approx(metrics_of(one)["train"], rel=1e-4)
+    texts = [json.loads((run / "validation.json").read_text(encoding="utf-8")) for run in (two, one)]
+    assert texts[0] == texts[1]
     losses = [[record["loss"] for record in metrics_of(run)["validations"]] for run in (two, one)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0][-1] < losses[0][0] - 0.1

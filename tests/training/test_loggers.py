@@ -30,7 +30,7 @@ def test_wandb_offline_gets_scalars_samples_and_images(runs, monkeypatch):
 
 @pytest.mark.slow
 def test_mlflow_goes_on_with_the_same_run(runs, monkeypatch):
-    """The second start changes max_steps; MLflow refuses changes of parameters."""
+    """The second start changes max_steps; MLflow allows no change of parameters."""
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for n in (2, 4):

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from dragoman.errors import UserError
 from dragoman.training import machine
 from dragoman.training.machine import accelerator_for, configure_memory, peak_memory, precision_for
 
@@ -12,11 +11,6 @@ def test_auto_is_what_torch_finds():
     gpu, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     assert accelerator_for("auto", 1) == ("gpu" if gpu else "mps" if mps else "cpu")
     assert accelerator_for("cpu", 4) == "cpu"
-
-
-def test_more_devices_than_there_are_is_refused():
-    with pytest.raises(UserError, match=r"trainer\.accelerator=gpu: torch finds \d+ here"):
-        accelerator_for("gpu", 99)
 
 
 @pytest.mark.parametrize(("has_bf16", "precision"), [(True, "bf16"), (False, "32")])
@@ -28,5 +22,4 @@ def test_auto_precision_is_bf16_where_the_cpu_has_it(has_bf16, precision, monkey
 
 def test_this_machine_answers():
     configure_memory()
-    assert machine.cpu_has_bf16() in (True, False)
     assert peak_memory("cpu") > 1e6

@@ -33,6 +33,16 @@ def test_plain_lines_without_a_terminal(monkeypatch, capsys):
     assert lines[1].endswith(" left")
 
 
+def test_a_bar_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress.CONSOLE, "is_interactive", True)
+    config = TrainerConfig(max_steps=4, log_every=1)
+    run_steps(ProgressCallback(config), monkeypatch, terminal=True)
+    shown = capsys.readouterr().err
+    assert "50%" in shown
+    assert "step 2 of 4  loss 2.500  " in shown
+
+
 def test_a_long_line_is_not_wrapped(capsys):
     progress.report("word [b] " * 60)
     assert len(capsys.readouterr().err.splitlines()) == 1

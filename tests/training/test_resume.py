@@ -174,7 +174,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_previous(harm, tmp_path, capsys):
     assert step_of(newest(tmp_path)) == 1
 
 
-def test_two_damaged_checkpoints_are_refused(tmp_path):
+def test_two_damaged_checkpoints_are_an_error(tmp_path):
     save(tmp_path, 1)
     for path in (save(tmp_path, 2), files.previous_of(tmp_path / "last.ckpt")):
         path.write_bytes(b"")

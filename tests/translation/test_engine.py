@@ -8,13 +8,12 @@ import torch
 
 from dragoman.config import ModelConfig, PositionConfig, SearchConfig
 from dragoman.errors import UserError
-from dragoman.model.pooling import POOLINGS
 from dragoman.model.position import POSITIONS
 from dragoman.model.transformer import Transformer
 from dragoman.search import Hypothesis
 from dragoman.search.search import plain_greedy
 from dragoman.special import BOS, EOS
-from dragoman.translation.engine import choose_device, line_vectors, log_probs, translate_ids
+from dragoman.translation.engine import choose_device, log_probs, translate_ids
 
 LENGTH = 8
 SEARCHES = [SearchConfig(kind="greedy"), SearchConfig(kind="beam", beam_size=3), SearchConfig(kind="sample", n_best=2)]
@@ -46,22 +45,6 @@ def test_no_translation_runs_past_the_positions(kind: str, search: SearchConfig)
     model = make(PositionConfig(kind=kind, length=LENGTH), deviation=0.01, n_words=300)
     results = translate_ids(model, [[5] * n for n in range(1, LENGTH)], search)
     assert max(len(h.ids) for hypotheses in results for h in hypotheses) == LENGTH - 1
-
-
-@each_search
-def test_batches_and_their_order_change_nothing(search: SearchConfig) -> None:
-    """Other batches round differently: of 12 sentences, one may have a near tie."""
-    model, sources = make(), words(12)
-    together = translate_ids(model, sources, search, batch_tokens=10**6)
-    order = list(range(12))[::-1]
-    for other in (
-        translate_ids(model, sources, search, batch_tokens=1),
-        translate_ids(model, [sources[i] for i in order], search, lines=order)[::-1],
-    ):
-        same = [(a, b) for a, b in zip(together, other, strict=True) if ids([a]) == ids([b])]
-        assert len(same) >= 11
-        for a, b in same:
-            assert [h.score for h in a] == pytest.approx([h.score for h in b], abs=1e-4)
 
 
 def test_the_cached_search_equals_the_plain_loop(assert_same: Callable[..., None]) -> None:
@@ -117,21 +100,6 @@ def test_the_log_probs_of_a_pair_are_those_of_its_pieces() -> None:
             rows = model(src, tgt, None).log_softmax(-1)[0]
         expected = [float(row[i]) for row, i in zip(rows, [*target, EOS], strict=True)]
         assert log_probs(model, source, target).tolist() == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_a_line_is_the_token_mean_of_its_sentences(pooling: str) -> None:
-    model, sentences = make(), words(6)
-    lines = [sentences[:1], [], sentences[1:4], sentences[4:]]
-    vectors = line_vectors(model, lines, pooling)
-    for line, vector in zip(lines, vectors, strict=True):
-        total, n_tokens = torch.zeros(16), 0
-        for sentence in line:
-            src = torch.tensor([[*sentence, EOS]])
-            with torch.no_grad():
-                pooled = POOLINGS[pooling](model.encode(src, None), torch.zeros_like(src, dtype=torch.bool))
-            total, n_tokens = total + pooled[0] * src.size(1), n_tokens + src.size(1)
-        torch.testing.assert_close(vector, total / max(1, n_tokens), atol=1e-5, rtol=1e-4)
 
 
 def test_an_unknown_device_is_named_with_the_choices() -> None:

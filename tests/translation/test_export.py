@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from dragoman.model.transformer import Transformer
 from dragoman.special import EOS
 from dragoman.translation import export
 from dragoman.translation.engine import translate_ids
+from dragoman.translation.translator import Translator
 
 pytest.importorskip("ctranslate2")
+GOLDEN = Path(__file__).parents[1] / "golden"
 Check = Callable[..., None]
 Make = Callable[..., Any]
 SHAPES: list[dict[str, Any]] = [
@@ -71,7 +74,20 @@ def test_two_vocabularies_translate_as_in_torch(
     assert_same(model, sources(), ours, engine.translate(sources(), SEARCH))
 
 
-def test_each_choice_is_exported_or_refused() -> None:
+def test_int8_translates_nearly_as_torch(tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    shutil.copytree(GOLDEN / "bundle", folder)
+    export.export_bundle(folder)
+    lines = json.loads((GOLDEN / "translations.json").read_text(encoding="utf-8"))[0]["lines"]
+    greedy = SearchConfig(kind="greedy")
+    ours, theirs = (
+        [result.text for result in Translator.load(folder, engine=engine).translate(lines, greedy, direction="zh_en")]
+        for engine in ("torch", "ctranslate2")
+    )
+    assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 0.8 * len(lines)
+
+
+def test_each_choice_is_exported_or_an_error() -> None:
     tested = [ModelConfig(**shape) for shape in SHAPES]
     for kind in POSITIONS:
         supported = export.unsupported_by_ctranslate2(ModelConfig(position=PositionConfig(kind=kind))) is None
@@ -82,7 +98,7 @@ def test_each_choice_is_exported_or_refused() -> None:
             assert supported == any(getattr(config, key) == value for config in tested), value
 
 
-def test_an_unsupported_network_is_refused_by_name(shaped: Make, tmp_path: Path) -> None:
+def test_an_unsupported_network_is_an_error_with_its_name(shaped: Make, tmp_path: Path) -> None:
     bundles.save(shaped(score="additive"), tmp_path / "b")
     with pytest.raises(UserError, match=r"model\.score=additive"):
         export.export_bundle(tmp_path / "b")

@@ -101,7 +101,7 @@ def test_progress_counts_whole_lines(translator: Translator, monkeypatch: pytest
     assert len(counts) > 4
 
 
-def test_unknown_directions_are_refused(translator: Translator) -> None:
+def test_unknown_directions_are_an_error(translator: Translator) -> None:
     with pytest.raises(UserError, match=r"direction=zh-en: choose one of zh_en, en_zh"):
         translator.translate(["好"], direction="zh-en")
 
