@@ -74,11 +74,12 @@ def test_alternatives_differ_from_the_best(client: TestClient) -> None:
 def test_white_space_and_tags_stay(client: TestClient) -> None:
     hello = client.post("/translate", json=HELLO | {"q": "\n 你好\r\n\n\t谢谢\n"}).json()["translatedText"]
     assert re.fullmatch(r"\n Hello\r\n\n\t\S.*\n", hello)
-    html = "<p class='several words 你好'>你好<br/>\n<script>'你好'</script> a &lt; b</p>"
+    html = "<p class='several words 你好'>你好<br/>\n<script>'你好'</script> a &lt; b</p><!-- <b> 好 --><i>你\n好</i>"
     request = HELLO | {"q": html, "format": "html", "source": "auto"}
     answer = client.post("/translate", json=request).json()["translatedText"]
     assert answer.startswith("<p class='several words 你好'>Hello<br/>\n<script>'你好'</script> ")
-    assert re.search(r"<[^/pbs]", answer) is None
+    assert re.search(r"<[^/pbs!i]", answer) is None
+    assert re.search(r"</p><!-- <b> 好 --><i>\w.+</i>$", answer)
 
 
 ERRORS: list[tuple[Any, str]] = [

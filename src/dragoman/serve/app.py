@@ -36,15 +36,17 @@ from dragoman.translation.translator import Translator
 
 PAGE = Path(__file__).with_name("page.html")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
-# A line has no white space at its ends. Tags, scripts and style sheets are not lines.
+# A line has no white space at its ends. Tags, comments, scripts and the like are not lines.
 _LINE = re.compile(r"(?P<line>\S.*(?<!\s))")
 _HTML_LINE = re.compile(
-    r"<(script|style)\b.*?(?:</\1[^<>]*>|\Z)|<[^<>]*>|(?P<line>\S(?:[^<\n]|<(?![^<>]*>))*(?<!\s))", re.I | re.S
+    r"<!--.*?(?:-->|\Z)|<(script|style|pre|textarea)\b.*?(?:</\1[^<>]*>|\Z)|<[^<>]*>"
+    r"|(?P<line>\S(?:[^<]|<(?!!--|[^<>]*>))*(?<!\s))",
+    re.I | re.S,
 )
 # Format -> pattern of a line, function to unescape it, function to escape it.
 FORMATS: dict[str, tuple[re.Pattern[str], Callable[[str], str], Callable[[str], str]]] = {
     "text": (_LINE, str, str),
-    "html": (_HTML_LINE, html.unescape, partial(html.escape, quote=False)),
+    "html": (_HTML_LINE, lambda line: " ".join(html.unescape(line).split()), partial(html.escape, quote=False)),
 }
 SUFFIXES = {".txt": "text", ".html": "html"}
 TRADITIONAL = "traditional Chinese: the model does not distinguish the scripts"
