@@ -229,6 +229,8 @@ def test_an_included_bundle_is_used_if_no_run_fits(runs: Path, bundle: Bundle, t
     box = tmp_path / "pretrained"
     monkeypatch.setattr(files, "included", lambda path: box)
     assert bundles.included() == []
+    assert bundles.evaluations(tmp_path / "run" / "bundle") == tmp_path / "run" / "evaluation"
+    assert bundles.evaluations(tmp_path / "run" / "mean") == tmp_path / "run" / "evaluation_mean"
     bundles.save(dataclasses.replace(bundle, src="fr", tgt="en", directions=[]), box / "fr_en")
     assert bundles.newest(runs, lambda known: known.src == "fr") == box / "fr_en"
     assert bundles.newest(runs, lambda known: True) == runs / "back" / "bundle"

@@ -148,8 +148,10 @@ def locate(folder: Path) -> Path:
 
 def evaluations(folder: Path) -> Path:
     """Return the folder for evaluations of a bundle; an included one may be read-only."""
-    run = Path("runs", f"included_{folder.name}") if folder.resolve() in included() else folder.parent
-    return run / "evaluation"
+    if folder.resolve() in included():
+        return Path("runs", f"included_{folder.name}", "evaluation")
+    # Bundles beside each other, such as means, have folders of their own.
+    return folder.parent / ("evaluation" if folder.name.startswith("bundle") else f"evaluation_{folder.name}")
 
 
 def included() -> list[Path]:

@@ -105,7 +105,7 @@ def reads(language: str, text: str) -> bool:
     if not (han or kana or hangul or other):
         return True
     if is_chinese(language):
-        return han >= other and kana <= han // 8
+        return han >= other + hangul and kana <= han // 8
     if primary(language) == "ja":
         return han + kana >= other
     if primary(language) == "ko":

@@ -50,7 +50,7 @@ def test_files_in_and_out(run: Run, home: Path) -> None:
     lines = (home / "out.txt").read_text().splitlines()
     assert [json.loads(line)["text"] for line in lines] == translated.splitlines()
     (home / "in.txt").write_bytes(("好久不见。\n" * 20).encode("gb18030"))
-    assert "iconv -f GB18030" in run(main, *files, "--overwrite", code=2).error
+    assert "-f GB18030" in run(main, *files, "--overwrite", code=2).error
     assert sorted(path.name for path in home.iterdir()) == ["in.txt", "out.txt", "runs"]
 
 

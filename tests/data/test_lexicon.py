@@ -31,6 +31,12 @@ def test_each_word_weighs_most_beside_its_translation(ids: Ragged) -> None:
     assert (table[WORDS, THE] < 0.1 * table[WORDS].max(axis=1)).all()
 
 
+def test_memory_is_bounded(ids: Ragged, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.data.lexicon._MAX_LINKS", 1)
+    sources, *_ = lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=False)
+    assert len(set(sources)) <= 5  # those of one pair
+
+
 def test_shared_pieces_have_no_entry_in_a_joint_vocabulary(ids: Ragged) -> None:
     assert STOP in lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=False)[0]
     assert set(lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=True)[0]) == set(WORDS)

@@ -115,6 +115,12 @@ def test_separate_vocabularies_are_two_tokenizers(small: Callable) -> None:
 GONE = CorpusConfig(path="gone.tsv", optional=True)
 
 
+def test_a_folder_with_splits_of_its_own_is_no_split(prepare: Callable, write: Callable, pairs: list) -> None:
+    folder = CorpusConfig(path=str(Path(write("a.tsv", pairs)).parent), split="validation")
+    with pytest.raises(UserError, match="split=validation is for one file"):
+        prepare(folder)
+
+
 def test_an_optional_corpus_may_be_missing(small: Callable, write: Callable, pairs: list, report: Callable) -> None:
     path = write("a.tsv", pairs)
     data = small(GONE, path)

@@ -36,7 +36,7 @@ def test_sound_corpus_needs_no_action(healthy) -> None:
 
 
 def test_mojibake_differs_from_sound_text() -> None:
-    western = [(text, "latin-1") for text in ("café", "It’s", "Füße", "«ÉTÉ»", "mañana…", "привет")]
+    western = [(text, "latin-1") for text in ("café", "« été\xa0»", "It’s", "Füße", "«ÉTÉ»", "mañana…", "привет")]
     for text, codec in [*western, ("It’s", "cp1252"), ("你好，世界！", "gb18030")]:
         assert not is_mojibake(text), text
         assert is_mojibake(text.encode().decode(codec)), text
@@ -55,6 +55,11 @@ def test_rarer_script_leads_to_its_setting(doctor, sound) -> None:
     for n, option in ((10, "data.script=hans"), (900, "data.script=hant")):
         report = doctor(sound(60) + [(f"這個國家的語言很難學{i}", f"Hard {i}.") for i in range(n)])
         assert [setting["option"] for setting in report["settings"]] == [option]
+
+
+def test_japanese_has_no_chinese_script(doctor, sound) -> None:
+    pairs = [(f"この国の会議室へ{src}", tgt) for src, tgt in sound(60)]
+    assert doctor(pairs, src="ja")["settings"] == []
 
 
 def test_duplicates_ignore_case_width_and_marks(doctor, rows_of) -> None:
@@ -90,7 +95,9 @@ def test_files_of_unequal_length_are_examined(doctor, sound, rows_of) -> None:
     corpus = doctor.corpus(sound(300))
     path = doctor.folder / "train.en"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[60:]))
-    assert doctor(corpus)["parts"][0]["pairs"] == 240
+    report = doctor(corpus)
+    assert report["parts"][0]["pairs"] == 240
+    assert rows_of(report, "unequal line counts") == [240]
 
 
 def test_suspects_are_the_worst_pairs_with_reasons(doctor, sound) -> None:

@@ -1,6 +1,7 @@
 """Test sets from a run, a corpus, and files."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,5 +89,8 @@ def test_a_run_brings_its_own_split(corpus: CorpusConfig, tmp_path: Path) -> Non
     forwards = testsets.of_run(tmp_path, "test", ZH_EN)
     assert sorted(pair.src for pair in forwards) == sorted(zh for zh, _ in PAIRS)
     assert {len(pair.references) for pair in forwards} == {1, 2}
+    data["tokenizer"] = {"models": ["gone.model"]}
+    write(tmp_path / "config.yaml", json.dumps({"seed": 1, "data": data}))
+    shutil.copytree(Path(__file__).parents[1] / "golden" / "bundle", tmp_path / "bundle")
     backwards = testsets.of_run(tmp_path, "test", EN_ZH)
     assert [pair.references for pair in backwards] == [(pair.src,) for pair in forwards]

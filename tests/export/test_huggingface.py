@@ -39,6 +39,7 @@ def folder(request: pytest.FixtureRequest, golden: Path, tmp_path_factory: pytes
         texts, small = ["Good night."] * 9, TokenizerConfig(vocab_size=300)
         bundle.tgt_tokenizer = Tokenizer.train(texts, small, folder / "english.model", ("en",))
         bundle.directions = bundle.directions[:1]
+        bundle.search = dataclasses.replace(bundle.search, kind="greedy")
     bundle.model = bundles.untrained_model(bundle)
     with torch.no_grad():
         for parameter in bundle.model.parameters():

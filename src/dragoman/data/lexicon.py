@@ -9,8 +9,8 @@ import numpy as np
 from dragoman.data.store import Ragged
 from dragoman.special import PAD
 
-# Further pairs take time and add few words.
-_MAX_PAIRS, _N_ITERATIONS = 50_000, 5
+# Further pairs and links take time or memory and add few words.
+_MAX_PAIRS, _MAX_LINKS, _N_ITERATIONS = 50_000, 30_000_000, 5
 # Less probable translations are noise.
 _MIN_PROBABILITY = 0.02
 
@@ -24,7 +24,10 @@ def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[
     in targets: digits and punctuation have none.
     """
     n_pairs = len(ids) // 2
-    pairs = np.sort(np.random.default_rng(1).choice(n_pairs, min(n_pairs, _MAX_PAIRS), replace=False))
+    pairs = np.random.default_rng(1).choice(n_pairs, min(n_pairs, _MAX_PAIRS), replace=False)
+    lengths = np.diff(ids.offsets)
+    n_links = np.cumsum((lengths[2 * pairs] + 1) * lengths[2 * pairs + 1])
+    pairs = np.sort(pairs[n_links <= max(_MAX_LINKS, n_links[0])])
     (src, n_src), (tgt, n_tgt) = ids.take(2 * pairs), ids.take(2 * pairs + 1)
     # Each target piece of a pair is linked with each of its source pieces, and with PAD for none. A position is an
     # index of the concatenated targets.

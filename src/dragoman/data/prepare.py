@@ -121,6 +121,8 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
         try:
             corpora.append(find(corpus, config.src, config.tgt, config.root))
             used[name] = True
+            if corpus.split != "train" and [*corpora[-1].open()] != [corpus.split]:
+                raise UserError(f"{corpus.label}: split={corpus.split} is for one file. Name a file of the folder")
         except NotFoundError as error:
             # A run that started with this corpus would resume on other data.
             if not corpus.optional or used.get(name):

@@ -68,7 +68,9 @@ def read_tsv(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
         header, src, tgt = [name.strip("\ufeff \r") for name in first], 0, 1
         if columns.src in header and columns.tgt in header:
             src, tgt = header.index(columns.src), header.index(columns.tgt)
-        elif columns.configured or len(first) < 2:
+        elif len(first) < 2:
+            raise UserError(f"{path}: no tab in line 1. Separate the columns by tabs")
+        elif columns.configured:
             raise columns.missing(header)
         else:
             table = chain([first], table)
@@ -225,9 +227,7 @@ def locate(path: str, root: str | None = None) -> Path:
     The places: `path` itself, `path` below `root` (or below $DRAGOMAN_DATA), and the included phrasebook.
     """
     folder = Path(root or os.environ.get("DRAGOMAN_DATA", "")).expanduser()
-    places = [Path(path).expanduser(), folder / path]
-    if path.startswith("data/phrasebook"):
-        places.append(included(path))
+    places = [Path(path).expanduser(), folder / path, *([included(path)] if path.startswith("data/phrasebook") else [])]
     for place in places:
         if place.exists():
             return place

@@ -80,8 +80,8 @@ def lines(path: Path) -> Iterator[str]:
                 damaged += _INVALID.search(text) is not None
                 is_utf_16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
                 if is_utf_16 or _FEW <= damaged > number / 2:
-                    encoding = "UTF-16" if is_utf_16 else "GB18030"
-                    raise UserError(f"{path}: not UTF-8. Convert it: iconv -f {encoding} -t UTF-8")
+                    encoding = "UTF-16" if is_utf_16 else "GB18030 (Western European: CP1252)"
+                    raise UserError(f"{path}: not UTF-8. Convert it: iconv -t UTF-8 -f {encoding}")
                 yield text
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error

@@ -18,7 +18,7 @@ from dragoman.config import DataConfig
 from dragoman.data.cleaning import Cleaner, Report
 from dragoman.data.readers import Corpus
 from dragoman.data.text import DEFECTS
-from dragoman.languages import reads
+from dragoman.languages import is_chinese, reads
 
 POINTS = 0x10001  # code points with an entry; the last entry is for all later ones
 # One sentence. length: in characters. flags: bits of BIT. own, other: whether its script is that of its own language,
@@ -32,8 +32,9 @@ MARKUP = re.compile(
 # UTF-8 continuation bytes, read as Latin-1 or as Windows-1252.
 _AFTER = f"[\x80-\xbf{bytes(range(0x80, 0xA0)).decode('cp1252', 'ignore')}]"
 # The same after the first byte of accented letters and Cyrillic (two bytes), or of punctuation, kana and Chinese (three
-# bytes). The Chinese words are GBK readings of two U+FFFD in UTF-8, and of uninitialised memory.
-MOJIBAKE = re.compile(f"[ÂÃÄÅÐÑ]{_AFTER}|[â-é]{_AFTER}{{2}}|锟斤拷|烫烫烫")
+# bytes), but for the French space before ». The Chinese words are GBK readings of two U+FFFD in UTF-8, and of
+# uninitialised memory.
+MOJIBAKE = re.compile(f"[ÂÃÄÅÐÑ]{_AFTER}|[â-é](?!\xa0»){_AFTER}{{2}}|锟斤拷|烫烫烫")
 # The first two UTF-8 bytes of all Chinese characters; read as GBK, each such pair is one character.
 _UTF8_PAIRS = bytes(byte for first in range(0xE4, 0xEA) for after in range(0x80, 0xC0) for byte in (first, after))
 # All characters; the Chinese ones in the character sets for simplified (GB2312) and traditional (Big5) writing.
@@ -123,6 +124,8 @@ def describe(texts: Sequence[str], own: str, other: str) -> np.ndarray:
     table = np.empty(len(texts), SENTENCE)
     table["length"] = lengths
     table["flags"] = np.bitwise_or.reduceat(flags, starts)
+    if not is_chinese(own):  # Japanese mixes the characters of both scripts
+        table["flags"] &= ~np.uint32(BIT["simplified"] | BIT["traditional"])
     for column, language in (("own", own), ("other", other)):
         table[column] = [reads(language, text) for text in texts]
     table["folded"] = [hash("".join(WORDS.findall(normalize("NFKC", text).casefold()))) for text in texts]

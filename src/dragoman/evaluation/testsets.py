@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
+from dragoman.bundle import load_info
 from dragoman.config import CorpusConfig, DataConfig
 from dragoman.data.cleaning import converter
 from dragoman.data.prepare import prepare
@@ -36,6 +37,9 @@ def of_run(run: Path, split: str, direction: Direction) -> list[Pair]:
     if not saved.is_file():
         raise UserError(f"{run}: not a run (no config.yaml). Name a test set: --corpus, or --src and --ref")
     config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.load(saved).data))
+    if config.tokenizer.models:  # of init_from, which may be gone; the run's bundle has copies
+        info = load_info(run)
+        config.tokenizer.models = [str(tokenizer.path) for tokenizer in (info.src_tokenizer, info.tgt_tokenizer)]
     with redirect_stdout(sys.stderr):  # messages about the data are not results
         pairs = prepare(config, run).pairs(split)
     if direction == (config.tgt, config.src):

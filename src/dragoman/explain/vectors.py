@@ -6,6 +6,7 @@ files, "▁Word" matches "Word", else "word". Chinese pieces, digits and punctua
 word of letters with cases ("ing") has no match, because the word "ing" has another meaning.
 """
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def read_vectors(path: Path, limit: int | None = None) -> Any:
         vectors = KeyedVectors.load_word2vec_format(
             str(path), binary=b"\0" in rest, no_header=not has_header, limit=limit, unicode_errors="replace"
         )
-    except (ValueError, TypeError, EOFError, OSError) as error:
+    except (ValueError, TypeError, EOFError, OSError, RuntimeError, zlib.error) as error:
         raise UserError(f"{path}: not a file of word vectors, or damaged ({error})") from error
     # Of repeated words, gensim keeps the first, and leaves empty rows at the end.
     n_words = len(vectors.key_to_index)

@@ -88,14 +88,20 @@ def _write_model(bundle: Bundle, description: dict[str, Any], kind: Any, folder:
     model.generation_config = type(model.generation_config)(
         **ids,
         max_length=search.max_length(bundle.max_length) + 1,  # <BOS> is counted
-        num_beams=search.beam_size if search.kind == "beam" else 1,
-        length_penalty=search.length_penalty,
-        early_stopping=search.length_penalty != 0,  # see search/search.py
+        **_beam_search(search),
         suppress_tokens=list(NEVER),
         begin_suppress_tokens=[EOS],
         renormalize_logits=True,
     )
     model.save_pretrained(folder)
+
+
+def _beam_search(search: SearchConfig) -> dict[str, Any]:
+    if search.kind != "beam" or search.beam_size == 1:
+        return {"num_beams": 1}
+    # For early_stopping, see search/search.py.
+    penalty = search.length_penalty
+    return {"num_beams": search.beam_size, "length_penalty": penalty, "early_stopping": penalty != 0}
 
 
 def _write_tokenizer(bundle: Bundle, folder: Path) -> None:
@@ -145,7 +151,7 @@ def _verify(bundle: Bundle, folder: Path, texts: Sequence[str]) -> None:
     for search in (SearchConfig(kind="greedy", beam_size=1), beam):
         search = dataclasses.replace(search, max_length_a=0.0, max_length_b=_LONGEST)
         results = translate_ids(bundle.model, sources, search)
-        rows = model.generate(**inputs, num_beams=search.beam_size, max_length=_LONGEST + 1)
+        rows = model.generate(**inputs, **_beam_search(search), max_length=_LONGEST + 1)
         lines = tokenizer.batch_decode(rows, skip_special_tokens=True)
         for source, (ours,), row, line in zip(sources, results, rows.tolist(), lines, strict=True):
             theirs = row[1 : row.index(EOS) if EOS in row else None]
