@@ -1,9 +1,8 @@
 """Decoding speed beside other programs: python scripts/bench/decoding.py
 
 The 1,000 test sentences of Multi30k, English to German, from text to text. weights.py makes bundles of the weights that
-the peers fill their models with. A run in which other processes used 4 % of the machine is repeated, up to three times,
-and marked where that did not help. The tables go to runs/bench/decoding.md. BENCH_HOME and BENCH_SCRIPTS name the
-weights and the peers' programs (scripts/README.md).
+the peers fill their models with. The tables go to runs/bench/decoding.md. BENCH_HOME and BENCH_SCRIPTS name the weights
+and the peers' programs (scripts/README.md).
 """
 
 import itertools
@@ -41,7 +40,7 @@ def main(argv: list[str]) -> None:
     if (home := os.environ.get("BENCH_HOME")) is None:
         raise UserError("BENCH_HOME is not set: without shared weights nothing can be compared (scripts/README.md)")
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        # The number of tries, the noise and the beam of 4 are the defaults of the peers, too.
+        # The beam of 4 is the peers' default, too.
         programs = []
         for checkout in checkouts(args.also):
             programs += engines(checkout, Path(home), Path(folder) / checkout.name, args.cases, args.seconds)

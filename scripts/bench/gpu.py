@@ -59,7 +59,7 @@ def peak_flops(size: int = 8192) -> float:
 
 def programs(folder: Path) -> Iterator[Program]:
     """The measurements, the most important first."""
-    shared: Record = {"precision": "bf16", "warm_up": 10, "window": 5, "noise": 2}
+    shared: Record = {"precision": "bf16", "warm_up": 10, "window": 5}
     for (size, tokens), compiled in itertools.product(TRAININGS, (False, True)):
         overrides = ["trainer.accelerator=gpu", f"trainer.compile={str(compiled).lower()}"]
         overrides += [f"data.max_tokens={tokens}", "data.workers=2"]
@@ -68,7 +68,7 @@ def programs(folder: Path) -> Iterator[Program]:
     texts = [pair["zh"] for pair in phrasebook("train")[:SENTENCES]]
     (folder / "source").write_text("".join(text + "\n" for text in texts), encoding="utf-8")
     shared = {"bundle": str(included("data/pretrained/zh_en")), "source": str(folder / "source")}
-    shared |= {"device": "cuda", "sentences": SENTENCES, "seconds": 20, "noise": 2}
+    shared |= {"device": "cuda", "sentences": SENTENCES, "seconds": 20}
     for precision, batch, beam in itertools.product(("32", "bf16"), (64, 512), (1, 4)):
         settings = shared | {"precision": precision, "batch": batch, "beam": beam}
         name = f"decoding in {precision}, beam of {beam}, {batch} at once"

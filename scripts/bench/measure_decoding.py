@@ -6,13 +6,14 @@ as in the peers' programs. SETTINGS is a JSON object (`Settings`); the last line
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tables import peak_mb, read_clock
+from tables import peak_mb
 
 from dragoman import bundle as bundles
 from dragoman.bundle import BundleInfo
@@ -21,7 +22,6 @@ from dragoman.config import SearchConfig
 from dragoman.search import Hypothesis
 
 LONGEST = 100  # pieces of a translation; no source has more
-TRIES = 3  # until other processes are quiet
 # (sources, search, batch_tokens=) -> hypotheses of each
 Engine = Callable[..., list[list[Hypothesis]]]
 
@@ -40,7 +40,6 @@ class Settings:
     batch: int = 64  # sentences at once, on average
     sentences: int = 1000
     seconds: float = 10.0  # of one run
-    noise: float = 0.04  # share of the machine that other processes may use
     threads: int = 2
 
 
@@ -52,26 +51,22 @@ def main(argv: list[str]) -> None:
 def measure(settings: Settings) -> dict[str, Any]:
     """Load, warm up and time; the figures have the names that the peers give theirs."""
     lines = Path(settings.source).read_text(encoding="utf-8").splitlines()[: settings.sentences]
-    start = read_clock()
+    start = time.perf_counter()
     info = bundles.load_info(settings.bundle)
     engine = load(settings, info)
-    load_s = read_clock().since(start).wall
+    load_s = time.perf_counter() - start
     probe = lines[:64] if settings.batch > 1 else lines[:8]
     for _ in range(2):  # the first time warms up
-        start = read_clock()
+        start = time.perf_counter()
         translate(engine, info, probe, settings)
-        n_fitting = int(settings.seconds * len(probe) / read_clock().since(start).wall)
+        n_fitting = int(settings.seconds * len(probe) / (time.perf_counter() - start))
     if n_fitting < len(lines):
         lines = lines[: max(len(probe), n_fitting // settings.batch * settings.batch)]
-    for _ in range(TRIES):
-        start = read_clock()
-        texts = translate(engine, info, lines, settings)
-        spent = read_clock().since(start)
-        if spent.others < settings.noise:
-            break
+    start = time.perf_counter()
+    texts = translate(engine, info, lines, settings)
+    speed = len(lines) / (time.perf_counter() - start)
     record = {
-        "sent_s": len(lines) / spent.wall, "sentences": len(lines), "load_s": load_s, "noise": spent.others,
-        "texts": texts, "peak_rss_mb": peak_mb(),
+        "sent_s": speed, "sentences": len(lines), "load_s": load_s, "texts": texts, "peak_rss_mb": peak_mb(),
     }  # fmt: skip
     if settings.reference:
         from sacrebleu import corpus_bleu

@@ -18,7 +18,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from tables import Clock, peak_mb, read_clock
+from tables import peak_mb
 
 from dragoman.commands.cli import command
 from dragoman.commands.train import import_lightning
@@ -51,8 +51,7 @@ class Settings:
     threads: int = 2
     warm_up: float = 20.0  # seconds after the first step that are not counted
     window: float = 20.0  # seconds of a window
-    windows: int = 3  # number of quiet windows; after four times as many in all, noisy ones count as well
-    noise: float = 0.04  # a window is quiet if other processes used less than this share of the machine
+    windows: int = 3  # number of windows
     overrides: list[str] = field(default_factory=list)  # more settings, as for train.py
 
 
@@ -96,21 +95,17 @@ class Enough(Exception):  # noqa: N818 (not an error)
 
 
 class Meter(Callback):
-    """Measure a training in windows of time after a warm-up; then raise `Enough`.
-
-    A window with other busy processes is noisy and does not count. The threads of a program wait for each other, so
-    another process costs far more than the time that it takes.
-    """
+    """Measure a training in windows of time after a warm-up; then raise `Enough`."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.first_step_s = 0.0  # from the start of the process
-        self.start: Clock | None = None  # of the running window
+        self.start = 0.0  # of the running window
         self.end = 0.0  # of the warm-up, or of the running window
         # Counts of the running window: steps, flops, target tokens, and target positions, padding included.
         self.counts: Counter[str] = Counter()
         self.shapes: list[tuple[int, ...]] = []  # of the batches in the running window
-        self.windows: list[tuple[Clock, Counter[str]]] = []  # time and counts of each
+        self.windows: list[tuple[float, Counter[str]]] = []  # seconds and counts of each
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -128,30 +123,23 @@ class Meter(Callback):
         # A GPU may still be computing the last steps.
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize()
-        clock = read_clock()
-        if self.start is not None:
+        now = time.perf_counter()
+        if self.start:
             flops = count_flops(pl_module.model, *np.transpose(self.shapes))  # type: ignore[arg-type]
             self.counts["flops"] = round(sum(map(np.sum, flops.values())))
-            self.windows.append((clock.since(self.start), self.counts))
-            if len(self.quiet()) >= self.settings.windows or len(self.windows) >= 4 * self.settings.windows:
+            self.windows.append((now - self.start, self.counts))
+            if len(self.windows) == self.settings.windows:
                 raise Enough
-        self.start, self.end, self.counts = clock, clock.wall + self.settings.window, Counter()
+        self.start, self.end, self.counts = now, now + self.settings.window, Counter()
         self.shapes = []
-
-    def quiet(self) -> list[tuple[Clock, Counter[str]]]:
-        """Windows in which other processes used little of the machine."""
-        return [window for window in self.windows if window[0].others < self.settings.noise]
 
     def result(self) -> dict[str, Any]:
         """Return the figures, under the names that the peers' programs use."""
-        is_enough = len(self.quiet()) >= self.settings.windows
-        windows = self.quiet() if is_enough else self.windows
-        seconds = sum(clock.wall for clock, _ in windows)
-        total = sum((counts for _, counts in windows), Counter[str]())
+        total = sum((counts for _, counts in self.windows), Counter[str]())
+        seconds = sum(seconds for seconds, _ in self.windows)
         return {
-            "tgt_tok_s_windows": [round(counts["tokens"] / clock.wall, 1) for clock, counts in windows],
+            "tgt_tok_s_windows": [round(counts["tokens"] / seconds, 1) for seconds, counts in self.windows],
             "flops_s": total["flops"] / seconds,
-            "noisy": not is_enough,
             "first_step_s": self.first_step_s,
             "step_ms": round(1000 * seconds / total["steps"], 1),
             "tgt_cells_per_step": round(total["positions"] / total["steps"]),

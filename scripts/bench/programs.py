@@ -19,7 +19,7 @@ from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
-from tables import Record, save
+from tables import Record, save, seconds_of_others
 
 from dragoman.data.text import lines as read_lines
 from dragoman.errors import UserError
@@ -40,7 +40,7 @@ DECODERS = _TOOLKITS | {
     "ct2-int8": ("raw", "ct2", {"CT2_TYPE": "int8", **_WORKERS}),
 }
 THREADS = os.cpu_count() or 1
-NOISE = 0.04  # share of the machine that other processes may use
+NOISE = 0.04  # a run is noisy if other processes used this share of the machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,6 @@ def compare(
             print(f"without {program.name} from here on: {error}")
             failed.add(program.name)
             continue
-        record["noisy"] = record.get("noisy") or record.get("noise", 0.0) >= NOISE
         runs.append(record | {"program": program.name, "is_peer": program.is_peer, "case": program.case})
         save(name, page(runs))
     print(page(runs), end="")
@@ -146,9 +145,10 @@ def compare(
 def run(program: Program, timeout: float) -> Record:
     """Run a program; return its last line of JSON. Raises UserError if there is none."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "BENCH_THREADS", "CT2_INTER"), str(THREADS))
-    # BENCH_OUT is the file to which a peer appends its results.
-    times = {"BENCH_START": str(time.time()), "BENCH_OUT": os.devnull}
-    variables = {**os.environ, **threads, **times, **program.environment}
+    # BENCH_OUT is the file to which a peer appends its results. Peers measure noise as well; here all have one rule.
+    begin, others = time.time(), seconds_of_others()
+    shared = {"BENCH_START": str(begin), "BENCH_OUT": os.devnull, "BENCH_NOISE": "9"}
+    variables = {**os.environ, **threads, **shared, **program.environment}
     if program.command[0] != sys.executable:
         variables.pop("PYTHONPATH", None)
     # A session of its own, because JoeyNMT ends by killing its process group.
@@ -157,8 +157,9 @@ def run(program: Program, timeout: float) -> Record:
         done = subprocess.run(program.command, env=variables, timeout=timeout, check=False, errors="replace", **streams)
     except subprocess.TimeoutExpired:
         raise UserError(f"{program.name}: did not end within {timeout:.0f} seconds") from None
+    noise = (seconds_of_others() - others) / (time.time() - begin) / THREADS
     lines = done.stdout.strip().splitlines() or ["none"]
     for line in reversed(lines):
         with contextlib.suppress(ValueError):
-            return json.loads(line[line.index("{") :])
+            return json.loads(line[line.index("{") :]) | {"noisy": noise >= NOISE}
     raise UserError(f"{program.name}: ended without figures. Its last line: {lines[-1]}")

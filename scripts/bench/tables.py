@@ -7,10 +7,9 @@ import re
 import resource
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dragoman import files
 from dragoman.data.text import lines
@@ -28,30 +27,14 @@ def machine() -> str:
     return f"{cpu}; {platform.system()}, Python {platform.python_version()}"
 
 
-class Clock(NamedTuple):
-    """Seconds: wall time, CPU time of the machine, CPU time of this process."""
-
-    wall: float
-    busy: float
-    own: float
-
-    def since(self, start: "Clock") -> "Clock":
-        """The seconds between two readings."""
-        return Clock(*(now - then for now, then in zip(self, start, strict=True)))
-
-    @property
-    def others(self) -> float:
-        """Share of the machine that other processes used; 0 without /proc/stat."""
-        return max(0.0, self.busy - self.own) / self.wall / (os.cpu_count() or 1)
-
-
-def read_clock() -> Clock:
-    """Read all clocks."""
-    busy = 0.0
-    if (stat := Path("/proc/stat")).exists():
-        fields = [int(field) for field in stat.read_text().split("\n", 1)[0].split()[1:9]]
-        busy = (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # without idle and iowait
-    return Clock(time.perf_counter(), busy, time.process_time())
+def seconds_of_others() -> float:
+    """CPU seconds that processes other than this one and its children used so far."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    fields = [int(field) for field in stat.read_text().split("\n", 1)[0].split()[1:9]]
+    busy = (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # without idle and iowait
+    return busy - sum(os.times()[:4])
 
 
 def phrasebook(split: str) -> list[dict[str, str]]:

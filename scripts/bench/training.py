@@ -1,8 +1,8 @@
 """Training speed beside other programs: python scripts/bench/training.py
 
-Counts target tokens, without padding, per second in three windows after a warm-up. A window counts only if other
-processes used less than 4 % of the machine. The table goes to runs/bench/training_SIZE.md. BENCH_HOME and BENCH_SCRIPTS
-name the data and the peers' programs (scripts/README.md). Without BENCH_HOME, Dragoman trains alone, on the phrasebook.
+Counts target tokens, without padding, per second in three windows after a warm-up. The table goes to
+runs/bench/training_SIZE.md. BENCH_HOME and BENCH_SCRIPTS name the data and the peers' programs (scripts/README.md).
+Without BENCH_HOME, Dragoman trains alone, on the phrasebook.
 """
 
 import os
@@ -17,7 +17,7 @@ from tables import Record, comparison, machine, spread
 from dragoman.commands.cli import Parser, command
 
 ROUNDS = 2
-MAX_WINDOWS = 12
+WINDOWS = 3
 OVERHEAD = 600.0  # seconds for the start, the data and the warm-up
 FILES = ["train.en", "train.de", "val.en", "val.de"]
 
@@ -50,8 +50,8 @@ def main(argv: list[str]) -> None:
         if home:
             of_peers = {"SIZE": args.size, "WINDOW": args.window}
             programs += peer_programs(TRAINERS, "train", args.peers, "training", of_peers)
-        # Warm-up, number of windows, noise and tokens of a batch are the defaults of all programs.
-        compare(f"training_{args.size}", programs, ROUNDS, MAX_WINDOWS * args.window + OVERHEAD, page)
+        # Warm-up, number of windows and tokens of a batch are the defaults of all programs.
+        compare(f"training_{args.size}", programs, ROUNDS, WINDOWS * args.window + OVERHEAD, page)
 
 
 def page(runs: list[Record]) -> str:

@@ -91,7 +91,7 @@ def test_timed_translations_are_those_of_the_engine(case: str, tmp_path: Path) -
     (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
     settings = measure_decoding.Settings(
         bundle=str(GOLDEN), source=str(tmp_path / "text"), reference=str(tmp_path / "text"), beam=beam, batch=batch,
-        noise=2, threads=1,
+        threads=1,
     )  # fmt: skip
     record = measure_decoding.measure(settings)
     bundle = load(GOLDEN)
@@ -109,14 +109,13 @@ def test_training_is_counted_in_windows(
     programs.copy_data(peers, tmp_path, training.FILES)
     settings = {
         "size": "tiny", "precision": "32", "data": str(tmp_path), "threads": 1, "warm_up": 0,
-        "window": 0, "windows": 2, "noise": 2, "overrides": ["trainer.loggers=[]", "data.max_tokens=300"],
+        "window": 0, "windows": 2, "overrides": ["trainer.loggers=[]", "data.max_tokens=300"],
     }  # fmt: skip
     assert measure_training.main([json.dumps(settings)]) == 0
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert len(record["tgt_tok_s_windows"]) == 2
-    assert not record["noisy"]
     assert record["flops_s"] > 0
-    assert "| Dragoman 32 |" in training.page([record | {"program": "Dragoman 32", "is_peer": False}])
+    assert "| Dragoman 32 |" in training.page([record | {"program": "Dragoman 32", "is_peer": False, "noisy": False}])
 
 
 def test_peers_and_checkouts_have_programs_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +127,10 @@ def test_peers_and_checkouts_have_programs_of_their_own(tmp_path: Path, monkeypa
     assert program.command == [f"{tmp_path}/venvs/raw/bin/python", "/scripts/bench_decode_ct2.py"]
     with pytest.raises(OSError, match="venvs/raw/bin/python"):
         programs.run(program, 9)
+    for seconds, noisy in ((0, False), (9, True)):  # that others used meanwhile
+        monkeypatch.setattr(programs, "seconds_of_others", iter([0, seconds]).__next__)
+        program = programs.Program(name="echo", command=["echo", '{"x": 1}'])
+        assert programs.run(program, 9) == {"x": 1, "noisy": noisy}
     old = programs.checkouts(["old=/folder"])[1].program("a.py", "x", {"beam": 4})
     assert (old.name, old.is_peer) == ("old x", False)
     assert old.command == ["/folder/.venv/bin/python", "/folder/scripts/bench/a.py", '{"beam": 4}']
@@ -143,7 +146,7 @@ def test_programs_take_turns_and_failing_peers_leave(
         measured.append((program.name, program.case))
         if program.name in errors:
             raise errors[program.name]
-        return {"noise": 0.5}
+        return {"noisy": True}
 
     monkeypatch.setattr(tables, "FOLDER", tmp_path)
     monkeypatch.setattr(programs, "run", run)
@@ -174,8 +177,6 @@ def test_the_fastest_torch_peer_is_the_unit_of_decoding() -> None:
 def test_values_are_summed_up() -> None:
     assert tables.spread([2000, 1000, 3000]) == "2,000 (1,000-3,000)"
     assert tables.mean_and_deviation([1.0, 3.0]) == "2.00 ± 1.41"
-    assert tables.Clock(wall=1.0, busy=1.0, own=1.0).others == 0
-    assert tables.Clock(wall=1.0, busy=2.0, own=1.0).others > 0
 
 
 def test_positions_are_trained_and_scored(monkeypatch: pytest.MonkeyPatch) -> None:
