@@ -1,4 +1,4 @@
-"""Measurement for decoding.py or gpu.py: measure_decoding.py SETTINGS
+"""Measurement for decoding.py: measure_decoding.py SETTINGS
 
 Sentences are tokenised, searched and detokenised by one engine, without the splitting into sentences of translate.py,
 as in the peers' programs. SETTINGS is a JSON object (`Settings`); the last line of stdout is the result as JSON.
@@ -32,9 +32,8 @@ class Settings:
 
     bundle: str
     source: str  # a file with a sentence in each line
-    reference: str | None = None  # another one, for the score
+    reference: str  # another one, for the score
     engine: str = "torch"
-    device: str = "cpu"
     precision: str = "32"  # of torch: 32 or bf16
     beam: int = 1
     batch: int = 64  # sentences at once, on average
@@ -68,12 +67,10 @@ def measure(settings: Settings) -> dict[str, Any]:
     record = {
         "sent_s": speed, "sentences": len(lines), "load_s": load_s, "texts": texts, "peak_rss_mb": peak_mb(),
     }  # fmt: skip
-    if settings.reference:
-        from sacrebleu import corpus_bleu
+    from sacrebleu import corpus_bleu  # after the peak of memory is read
 
-        references = Path(settings.reference).read_text(encoding="utf-8").splitlines()[: len(lines)]
-        record["bleu"] = corpus_bleu(texts, [references]).score
-    return record
+    references = Path(settings.reference).read_text(encoding="utf-8").splitlines()[: len(lines)]
+    return record | {"bleu": corpus_bleu(texts, [references]).score}
 
 
 def translate(engine: Engine, info: BundleInfo, lines: list[str], settings: Settings) -> list[str]:
@@ -99,8 +96,8 @@ def load(settings: Settings, info: BundleInfo) -> Engine:
     from dragoman.translation.engine import translate_ids
 
     torch.set_num_threads(settings.threads)
-    model = bundles.load(settings.bundle, settings.device).model
-    autocast = torch.autocast(settings.device, torch.bfloat16, enabled=settings.precision == "bf16")
+    model = bundles.load(settings.bundle).model
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=settings.precision == "bf16")
     return autocast(partial(translate_ids, model))
 
 

@@ -1,4 +1,4 @@
-"""Measurement for training.py or gpu.py: measure_training.py SETTINGS
+"""Measurement for training.py: measure_training.py SETTINGS
 
 The run is timed inside `fit`, with data loading, Lightning's loop and every callback; one more callback counts target
 tokens without padding, and ends the run. SETTINGS (`Settings`) and the last line of stdout, the result, are JSON.
@@ -19,6 +19,7 @@ from unittest import mock
 import numpy as np
 import torch
 from tables import peak_mb
+from torch.utils.benchmark import Timer
 
 from dragoman.commands.cli import command
 from dragoman.commands.train import import_lightning
@@ -139,14 +140,25 @@ class Meter(Callback):
         seconds = sum(seconds for seconds, _ in self.windows)
         return {
             "tgt_tok_s_windows": [round(counts["tokens"] / seconds, 1) for seconds, counts in self.windows],
-            "flops_s": total["flops"] / seconds,
+            "gpu": on_gpu(total["flops"] / seconds) if torch.cuda.max_memory_allocated() else "",
             "first_step_s": self.first_step_s,
             "step_ms": round(1000 * seconds / total["steps"], 1),
             "tgt_cells_per_step": round(total["positions"] / total["steps"]),
             "tgt_fill": round(total["tokens"] / total["positions"], 3),
             "peak_rss_mb": peak_mb(),
-            "peak_gpu_mb": round(torch.cuda.max_memory_allocated() / 2**20),
         }
+
+
+def on_gpu(flops: float, size: int = 8192) -> str:
+    """MFU of a number of operations a second, peak memory, and the name of the GPU.
+
+    MFU: operations on paper as a share of those of the fastest product of (size, size) matrices in bf16.
+    """
+    memory = torch.cuda.max_memory_allocated() / 2**20
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    peak = 2 * size**3 / min(Timer("a @ b", globals={"a": a, "b": b}).blocked_autorange().times)
+    name = torch.cuda.get_device_name()
+    return f"{flops / peak:.1%} of {peak / 1e12:,.0f} TFLOP/s; {memory:,.0f} MB; {name}"
 
 
 if __name__ == "__main__":

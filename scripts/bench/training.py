@@ -2,7 +2,7 @@
 
 Counts target tokens, without padding, per second in three windows after a warm-up. The table goes to
 runs/bench/training_SIZE.md. BENCH_HOME and BENCH_SCRIPTS name the data and the peers' programs (scripts/README.md).
-Without BENCH_HOME, Dragoman trains alone, on the phrasebook.
+Without BENCH_HOME, Dragoman trains alone, on the phrasebook. gpu.sh measures on a GPU.
 """
 
 import os
@@ -26,9 +26,9 @@ FILES = ["train.en", "train.de", "val.en", "val.de"]
 def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("--size", default="small", choices=("small", "base"), help="of the model (small)")
+    add("settings", nargs="*", metavar="key=value", help="more settings of Dragoman, as for train.py")
+    add("--size", default="small", choices=("small", "base", "big"), help="of the model (small)")
     add("--precision", nargs="+", default=["auto"], choices=("32", "bf16", "auto"), help="of Dragoman (auto)")
-    add("--everywhere", action="store_true", help="with dropout inside attention and feed-forward, as most peers")
     add("--window", type=float, default=20, metavar="S", help="seconds of a window (20)")
     add_options(parser, TRAINERS)
     args = parser.parse(argv)
@@ -38,10 +38,8 @@ def main(argv: list[str]) -> None:
             copy_data(Path(home) / "data", Path(folder), FILES)
         else:
             print("BENCH_HOME is not set: measured on the phrasebook, without peers (scripts/README.md)")
-        settings: Record = {"size": args.size, "threads": THREADS, "window": args.window}
+        settings: Record = {"size": args.size, "threads": THREADS, "window": args.window, "overrides": args.settings}
         settings["data"] = folder if home else None
-        if args.everywhere:
-            settings["overrides"] = ["model.attention_dropout=0.1", "model.activation_dropout=0.1"]
         programs = [
             checkout.program("measure_training.py", precision, settings | {"precision": precision}, "training")
             for checkout in checkouts(args.also)
@@ -63,6 +61,8 @@ def page(runs: list[Record]) -> str:
         "of them tokens": lambda runs: f"{runs[-1]['tgt_fill']:.0%}",
         "first step after s": lambda runs: spread([run["first_step_s"] for run in runs]),
     }
+    if any(run.get("gpu") for run in runs):
+        columns["MFU; memory; GPU"] = lambda runs: runs[-1]["gpu"]
     return f"{machine()}\n\n" + comparison(runs, "target tokens/s", lambda run: run["tgt_tok_s_windows"], columns)
 
 

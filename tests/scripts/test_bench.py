@@ -114,7 +114,6 @@ def test_training_is_counted_in_windows(
     assert measure_training.main([json.dumps(settings)]) == 0
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert len(record["tgt_tok_s_windows"]) == 2
-    assert record["flops_s"] > 0
     assert "| Dragoman 32 |" in training.page([record | {"program": "Dragoman 32", "is_peer": False, "noisy": False}])
 
 
