@@ -5,15 +5,13 @@ written into a temporary copy of the checkout, where these tests run up to the f
 mutant survives. Results go to runs/bench/mutants.json. The same command resumes; remove that file to begin again.
 """
 
-import compileall
 import json
 import os
 import shutil
-import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
-from py_compile import PycInvalidationMode
 from tempfile import TemporaryDirectory
 
 from dragoman import files
@@ -35,7 +33,6 @@ def main(argv: list[str]) -> None:
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(ROOT, Path(folder, "copy"), ignore=LEFT_OUT))
-        compileall.compile_dir(copy / "src", quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
         waiting = [name for name in args.only if results.get(name, ())[:2] != [table[name], "dies"]]
         tests = sorted({test for name in waiting for test in table[name][3].split()})
         if waiting and run(copy, tests):
@@ -63,26 +60,18 @@ def try_one(copy: Path, path: str, old: str, new: str, tests: str) -> bool:
 
 
 def run(copy: Path, tests: list[str]) -> bool:
-    """Run tests of the copy in a fork, with torch imported; return whether one failed."""
-    child = os.fork()
-    if not child:
-        signal.alarm(600)  # a mutant that runs for ever counts as noticed
-        os.chdir(copy)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "dragoman"]:
-            del sys.modules[name]
-        sys.path.insert(0, str(copy / "src"))
-        for stream in (1, 2):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        os._exit(pytest.main(["-x", "-m", "not slow and not gpu", "-p", "no:cacheprovider", *tests]))
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status not in (0, 1, -signal.SIGALRM):
-        raise UserError(f"mutants.tsv: pytest ends with {status} for {' '.join(tests)}. Name tests that exist")
-    return status != 0
+    """Run tests of the copy; return whether one failed."""
+    command = [sys.executable, "-m", "pytest", "-x", "-m", "not slow and not gpu", "-p", "no:cacheprovider", *tests]
+    # No bytecode: that of a mutant could pass for the next one's, if their files have one size.
+    variables = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        process = subprocess.run(command, cwd=copy, env=variables, capture_output=True, timeout=600, check=False)
+    except subprocess.TimeoutExpired:
+        return True  # a mutant that runs for ever counts as noticed
+    if process.returncode not in (0, 1):
+        raise UserError(f"mutants.tsv: pytest fails for {' '.join(tests)}. Name tests that exist")
+    return process.returncode == 1
 
 
 if __name__ == "__main__":
-    import gensim.models  # noqa: F401  # loaded once, for all children
-    import lightning.pytorch  # noqa: F401
-    import pytest
-
     sys.exit(main())
