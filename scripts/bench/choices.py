@@ -12,14 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tables import markdown, mean_and_deviation
+from tables import Record, markdown, mean_and_deviation, measure_missing
 
 from dragoman import files
 from dragoman.commands.cli import Parser, command
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER, SCORES = Path("runs/choices"), Path("evaluation/test/scores.json")
-SEEDS = (1, 2, 3)
+FOLDER, SEEDS = Path("runs/choices"), (1, 2, 3)
 T_95 = 2.776  # of Student's t with 4 degrees of freedom, 95 % lie between -T_95 and T_95
 BASELINE = [
     "data=tatoeba", "data.max_tokens=1000", "data.tokenizer.kind=unigram", "data.tokenizer.vocab_size=4000",
@@ -47,31 +46,25 @@ def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--only", nargs="+", default=list(ROWS), choices=ROWS, help="rows (all)")
     args = parser.parse(argv)
-    for seed in SEEDS:  # every row has its first seed before any has its second
-        for row in args.only:
-            measure(row, seed)
-            files.write(FOLDER / "table.md", table().encode())
-    print(table(), end="")
+    # Every row has its first seed before any has its second.
+    records = measure_missing(FOLDER, [f"{row}-{seed}" for seed in SEEDS for row in args.only], measure)
+    files.write(FOLDER / "table.md", table(records).encode())
+    print(table(records), end="")
 
 
-def measure(row: str, seed: int) -> None:
-    """Train and evaluate a row with a seed, unless its scores exist."""
-    run = FOLDER / f"{row}-{seed}"
-    settings = [*BASELINE, *ROWS[row], f"name={run.name}", f"run_dir={run}", f"seed={seed}"]
-    if not (run / SCORES).exists():
-        for program, *arguments in (["train.py", *settings], ["scripts/evaluate.py", "--model", str(run)]):
-            subprocess.run([sys.executable, ROOT / program, *arguments], stdout=subprocess.DEVNULL, check=True)
+def measure(trial: str) -> Record:
+    """Train and evaluate ROW-SEED; return its BLEU."""
+    (row, _, seed), run = trial.rpartition("-"), FOLDER / trial
+    settings = [*BASELINE, *ROWS[row], f"name={trial}", f"run_dir={run}", f"seed={seed}"]
+    for program, *arguments in (["train.py", *settings], ["scripts/evaluate.py", "--model", str(run)]):
+        subprocess.run([sys.executable, ROOT / program, *arguments], stdout=subprocess.DEVNULL, check=True)
+    return json.loads((run / "evaluation/test/scores.json").read_text(encoding="utf-8"))["scores"]["bleu"]
 
 
-def table() -> str:
+def table(records: Record) -> str:
     """Mean ± standard deviation of BLEU, and a t-test against the baseline."""
-    bleus: dict[str, list[float]] = {}
-    signatures = set()
-    for row in ROWS:
-        paths = [path for seed in SEEDS if (path := FOLDER / f"{row}-{seed}" / SCORES).exists()]
-        scores = [json.loads(path.read_text(encoding="utf-8"))["scores"]["bleu"] for path in paths]
-        bleus[row] = [score["score"] for score in scores]
-        signatures |= {f"`{score['signature']}`" for score in scores}
+    bleus = {row: [records[f"{row}-{seed}"]["score"] for seed in SEEDS if f"{row}-{seed}" in records] for row in ROWS}
+    signatures = {f"`{record['signature']}`" for record in records.values()}
     lines = []
     for row, values in bleus.items():
         difference = verdict = ""
