@@ -5,15 +5,13 @@ the peers fill their models with. The tables go to runs/bench/decoding.md. BENCH
 and the peers' programs (scripts/README.md).
 """
 
-import itertools
 import os
 import statistics
 import sys
 import tempfile
 from functools import partial
-from pathlib import Path
 
-from programs import DECODERS, THREADS, Checkout, Program, add_options, checkouts, compare, peer_programs, run
+from programs import DECODERS, ROOT, THREADS, Program, add_options, compare, own_programs, peer_programs, run
 from tables import Columns, Record, comparison, machine
 
 from dragoman.commands.cli import Parser, command
@@ -40,30 +38,20 @@ def main(argv: list[str]) -> None:
     if (home := os.environ.get("BENCH_HOME")) is None:
         raise UserError("BENCH_HOME is not set: without shared weights nothing can be compared (scripts/README.md)")
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        # The beam of 4 is the peers' default, too.
+        # In a process of its own, because no torch is imported here (programs.py).
+        command = [sys.executable, str(ROOT / "scripts/bench/weights.py"), home, folder]
+        engines = run(Program(name="weights.py", command=command), PATIENCE)["engines"]
+        files: Record = {"source": f"{folder}/test.en", "reference": f"{home}/data/test.de"}
         programs = []
-        for checkout in checkouts(args.also):
-            programs += engines(checkout, Path(home), Path(folder) / checkout.name, args.cases, args.seconds)
         for case in args.cases:
-            _, _, batch, n = CASES[case]
+            _, beam, batch, n = CASES[case]
+            sizes = {"beam": beam, "batch": batch, "sentences": n, "seconds": args.seconds, "threads": THREADS}
+            for name, engine in engines.items():
+                programs += own_programs(args.also, "measure_decoding.py", name, case, files | sizes | engine)
+            # The beam of 4 is the peers' default, too.
             of_peers = {"CASES": case, "CASE_SECS": args.seconds, f"LIMIT{batch}": n}
             programs += peer_programs(DECODERS, "decode", args.peers, case, of_peers)
-        programs.sort(key=lambda program: args.cases.index(program.case))
         compare("decoding", programs, ROUNDS, 12 * args.seconds + PATIENCE, page)
-
-
-def engines(checkout: Checkout, home: Path, folder: Path, cases: list[str], seconds: float) -> list[Program]:
-    """The engines of a checkout in each case, their bundles in `folder`."""
-    data, script = home / "data", str(checkout.folder / "weights.py")
-    command = [checkout.python, script, str(home / "work" / "torch-small.pt"), str(data), str(folder)]
-    answer = run(Program(name=script, command=command), PATIENCE)
-    shared: Record = {"source": str(folder / "test.en"), "reference": str(data / "test.de"), "threads": THREADS}
-    programs = []
-    for case, (name, engine) in itertools.product(cases, answer["engines"].items()):
-        _, beam, batch, n = CASES[case]
-        settings = shared | engine | {"beam": beam, "batch": batch, "sentences": n, "seconds": seconds}
-        programs.append(checkout.program("measure_decoding.py", name, settings, case))
-    return programs
 
 
 def page(runs: list[Record]) -> str:

@@ -39,6 +39,7 @@ DECODERS = _TOOLKITS | {
     "ct2-float32": ("raw", "ct2", {"CT2_TYPE": "float32", **_WORKERS}),
     "ct2-int8": ("raw", "ct2", {"CT2_TYPE": "int8", **_WORKERS}),
 }
+ROOT = Path(__file__).resolve().parents[2]
 THREADS = os.cpu_count() or 1
 NOISE = 0.04  # a run is noisy if other processes used this share of the machine
 
@@ -54,23 +55,6 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Checkout:
-    """A copy of Dragoman, the python that runs it, and its scripts/bench."""
-
-    name: str
-    python: str
-    folder: Path
-
-    def program(self, script: str, name: str, settings: Record, case: str = "") -> Program:
-        """Program of this checkout; `settings` are its only argument, as JSON."""
-        command = [self.python, str(self.folder / script), json.dumps(settings)]
-        return Program(name=f"{self.name} {name}", command=command, case=case)
-
-
-THIS = Checkout("Dragoman", sys.executable, Path(__file__).resolve().parent)
-
-
 def add_options(parser: argparse.ArgumentParser, peers: Peers) -> None:
     """Add the options that every comparison has."""
     add = parser.add_argument
@@ -78,14 +62,16 @@ def add_options(parser: argparse.ArgumentParser, peers: Peers) -> None:
     add("--also", nargs="*", default=[], metavar="NAME=FOLDER", help="other checkouts, each with a .venv")
 
 
-def checkouts(also: Sequence[str]) -> list[Checkout]:
-    """This checkout, and those of --also."""
-    listed = [THIS]
-    for entry in also:
-        name, _, folder = entry.partition("=")
+def own_programs(also: Sequence[str], script: str, name: str, case: str, settings: Record) -> list[Program]:
+    """A program of this checkout and of those of --also; its argument is `settings`, as JSON."""
+    programs = []
+    for entry in (f"Dragoman={ROOT}", *also):
+        checkout, _, folder = entry.partition("=")
         root = Path(folder).absolute()
-        listed.append(Checkout(name, str(root / ".venv" / "bin" / "python"), root / "scripts" / "bench"))
-    return listed
+        python = sys.executable if root == ROOT else str(root / ".venv" / "bin" / "python")
+        command = [python, str(root / "scripts" / "bench" / script), json.dumps(settings)]
+        programs.append(Program(name=f"{checkout} {name}", command=command, case=case))
+    return programs
 
 
 def peer_programs(peers: Peers, kind: str, selected: Sequence[str], case: str, settings: Record) -> list[Program]:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from programs import THREADS, TRAINERS, add_options, checkouts, compare, copy_data, peer_programs
+from programs import THREADS, TRAINERS, add_options, compare, copy_data, own_programs, peer_programs
 from tables import Record, comparison, machine, spread
 
 from dragoman.commands.cli import Parser, command
@@ -40,11 +40,10 @@ def main(argv: list[str]) -> None:
             print("BENCH_HOME is not set: measured on the phrasebook, without peers (scripts/README.md)")
         settings: Record = {"size": args.size, "threads": THREADS, "window": args.window, "overrides": args.settings}
         settings["data"] = folder if home else None
-        programs = [
-            checkout.program("measure_training.py", precision, settings | {"precision": precision}, "training")
-            for checkout in checkouts(args.also)
-            for precision in args.precision
-        ]
+        programs = []
+        for precision in args.precision:
+            of_precision = settings | {"precision": precision}
+            programs += own_programs(args.also, "measure_training.py", precision, "training", of_precision)
         if home:
             of_peers = {"SIZE": args.size, "WINDOW": args.window}
             programs += peer_programs(TRAINERS, "train", args.peers, "training", of_peers)

@@ -1,4 +1,4 @@
-"""Bundles of the weights that all decoders share: weights.py WEIGHTS DATA FOLDER
+"""Bundles of the weights that all decoders share: weights.py BENCH_HOME FOLDER
 
 The peers' bench_train_torch.py trains a torch.nn.Transformer, and the peers fill their own models with its numbers.
 Here they become bundles of Dragoman in FOLDER, one for each engine, beside test.en. The last line of stdout is JSON:
@@ -35,11 +35,10 @@ PARTS = {
 
 @command
 def main(argv: list[str]) -> None:
-    weights, data, folder = map(Path, argv)
-    folder.mkdir(parents=True, exist_ok=True)
-    copy_data(data, folder, ["test.en"])
+    home, folder = map(Path, argv)
+    copy_data(home / "data", folder, ["test.en"])
     bundle = folder / "torch"
-    write_bundle(weights, folder / "spm.model", bundle)
+    write_bundle(home / "work" / "torch-small.pt", folder / "spm.model", bundle)
     engines: dict[str, Any] = {"torch fp32": {"bundle": str(bundle), "engine": "torch"}}
     if cpu_has_bf16():
         engines["torch bf16"] = {"bundle": str(bundle), "engine": "torch", "precision": "bf16"}

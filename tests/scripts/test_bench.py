@@ -130,8 +130,8 @@ def test_peers_and_checkouts_have_programs_of_their_own(tmp_path: Path, monkeypa
         monkeypatch.setattr(programs, "seconds_of_others", iter([0, seconds]).__next__)
         program = programs.Program(name="echo", command=["echo", '{"x": 1}'])
         assert programs.run(program, 9) == {"x": 1, "noisy": noisy}
-    old = programs.checkouts(["old=/folder"])[1].program("a.py", "x", {"beam": 4})
-    assert (old.name, old.is_peer) == ("old x", False)
+    new, old = programs.own_programs(["old=/folder"], "a.py", "x", "beam1", {"beam": 4})
+    assert (new.name, new.command[0], old.name, old.is_peer) == ("Dragoman x", sys.executable, "old x", False)
     assert old.command == ["/folder/.venv/bin/python", "/folder/scripts/bench/a.py", '{"beam": 4}']
 
 
