@@ -103,9 +103,8 @@ def split_composed(pairs: list[Pair], written: Splits) -> Splits:
     return rows
 
 
-def build() -> dict[str, Splits]:
-    """Both corpora from the tables under HOME."""
-    pairs = read_written(HOME / "sentences")
+def build(pairs: list[Pair]) -> dict[str, Splits]:
+    """Both corpora, of the written pairs and the tables under HOME."""
     written = split_written(pairs)
     return {"written": written, "composed": split_composed(shuffled(compose_all(pairs))[:COMPOSED], written)}
 
@@ -141,15 +140,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--of", choices=list(SIZES), default="written", help="corpus of the sample (written)")
     parser.add_argument("--seed", type=int, default=0, help="choose the sample (default 0)")
     arguments = parser.parse_args(argv)
+    pairs = read_written(HOME / "sentences")
     if arguments.sample:
-        pairs = read_written(HOME / "sentences")
         pairs = pairs if arguments.of == "written" else compose_all(pairs)
         for pair in shuffled(pairs, arguments.seed)[: arguments.sample]:
             print(f"{pair.zh}\t{pair.en}")
         return 0
-    corpora = build()
+    corpora = build(pairs)
     if arguments.check:
-        pairs = read_written(HOME / "sentences")
         words = (HOME / "words.txt").read_text("utf-8").split()
         faults, notes = elsewhere(pairs)
         print(*notes, f"{len(notes)} pairs are in another corpus", sep="\n", file=sys.stderr)

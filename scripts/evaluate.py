@@ -38,8 +38,6 @@ def main(argv: list[str]) -> None:
     cli.add_translation_options(parser)
     args = parse(parser, argv)
     cli.check_at_least_one(args, "batch")
-    if args.n_best not in (None, 1):
-        raise UserError("--n-best: only the best translation of each line is scored. Remove it")
     if args.challenge is not None and (args.src or args.corpus or args.warnings or args.script):
         raise UserError("--challenge: does not go with --src, --corpus, --warnings or --script. Remove one")
     folder = locate(Path(args.model))

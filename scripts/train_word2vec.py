@@ -64,11 +64,7 @@ class Sentences:
         self.vocabularies = [tokenizer.pieces(range(len(tokenizer))) for tokenizer in tokenizers]
 
     def __iter__(self) -> Iterator[list[str]]:
-        from rich.console import Console
-        from rich.progress import track
-
-        console, rows = Console(stderr=True), range(len(self.ids))
-        for row in track(rows, "sentences", console=console, transient=True, disable=not sys.stderr.isatty()):
+        for row in range(len(self.ids)):
             pieces = self.vocabularies[row % 2]
             yield [pieces[i] for i in self.ids[row].tolist()]
 

@@ -2,7 +2,7 @@
 
 Each line of mutants.tsv is a mutant: name, file under src/dragoman (or scripts/), old text, new text, and tests. It is
 written into a temporary copy of the checkout, where these tests run up to the first that fails; if none fails, the
-mutant survives. Results go to runs/bench/mutants.json. The same command resumes; remove that file to begin again.
+mutant survives. runs/bench/mutants.json holds the dead ones: the same command resumes, without the file it begins anew.
 """
 
 import json
@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,23 +28,21 @@ def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--only", nargs="+", default=list(table), choices=table, metavar="NAME", help="mutants (all)")
     args = parser.parse(argv)
-    results = json.loads(RESULTS.read_bytes()) if RESULTS.exists() else {}
+    dead = json.loads(RESULTS.read_bytes()) if RESULTS.exists() else {}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(ROOT, Path(folder, "copy"), ignore=LEFT_OUT))
-        waiting = [name for name in args.only if results.get(name, ())[:2] != [table[name], "dies"]]
+        waiting = [name for name in args.only if dead.get(name) != table[name]]
         tests = sorted({test for name in waiting for test in table[name][3].split()})
         if waiting and run(copy, tests):
             raise UserError("mutants: the tests fail without a mutant. Run `make test`")
         for name in waiting:
-            begin = time.monotonic()
-            verdict = "dies" if try_one(copy, *table[name]) else "LIVES"
-            results[name] = [table[name], verdict, round(time.monotonic() - begin, 1)]
-            files.write(RESULTS, json.dumps(results, indent=1).encode())
-            print(f"{verdict:6}{name}", flush=True)
-    alive = [name for name in args.only if results[name][1] != "dies"]
-    seconds = sum(results[name][2] for name in args.only)
-    print(f"{len(args.only)} mutants, {len(alive)} alive, {seconds / 60:.0f} minutes", *alive)
+            if dies := try_one(copy, *table[name]):
+                dead[name] = table[name]
+                files.write(RESULTS, json.dumps(dead, indent=1).encode())
+            print(f"{'dies' if dies else 'LIVES':6}{name}", flush=True)
+    alive = [name for name in args.only if dead.get(name) != table[name]]
+    print(f"{len(args.only)} mutants, {len(alive)} alive", *alive)
 
 
 def try_one(copy: Path, path: str, old: str, new: str, tests: str) -> bool:

@@ -19,8 +19,9 @@ from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
-from tables import Record, save, seconds_of_others
+from tables import FOLDER, Record, seconds_of_others
 
+from dragoman import files
 from dragoman.data.text import lines as read_lines
 from dragoman.errors import UserError
 
@@ -124,7 +125,8 @@ def compare(
             failed.add(program.name)
             continue
         runs.append(record | {"program": program.name, "is_peer": program.is_peer, "case": program.case})
-        save(name, page(runs))
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        files.write(FOLDER / f"{name}.md", page(runs).encode())
     print(page(runs), end="")
 
 

@@ -49,12 +49,6 @@ def peak_mb() -> int:
     return round(sum(peaks) / (2**20 if sys.platform == "darwin" else 2**10))
 
 
-def save(name: str, page: str) -> None:
-    """Write runs/bench/NAME.md."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    files.write(FOLDER / f"{name}.md", page.encode())
-
-
 def measure_missing(folder: Path, names: Iterable[str], measure: Callable[[str], Record]) -> dict[str, Record]:
     """Measure each name without a file NAME.json; return the records of all files."""
     folder.mkdir(parents=True, exist_ok=True)

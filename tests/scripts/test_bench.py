@@ -147,7 +147,7 @@ def test_programs_take_turns_and_failing_peers_leave(
             raise errors[program.name]
         return {"noisy": True}
 
-    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    monkeypatch.setattr(programs, "FOLDER", tmp_path)
     monkeypatch.setattr(programs, "run", run)
     turns = [
         programs.Program(name=name, command=[], case=case, is_peer=name in errors)
