@@ -11,7 +11,6 @@ number. --push sends BUNDLE/huggingface to the Hugging Face Hub; a repository th
 
 import json
 import sys
-import time
 from pathlib import Path
 
 from dragoman import files
@@ -42,10 +41,8 @@ def main(argv: list[str]) -> None:
         if not get_token():
             raise UserError(f"{args.push}: no access token of the hub. Run `hf auth login`, or set HF_TOKEN")
     bundle = locate(Path(args.model))
-    if not bundle.is_dir():
-        raise UserError(f"{bundle}: no bundle there. Name a run (runs/NAME) or its bundle")
-    sentences = list(lines(Path(args.sentences))) if args.sentences else phrases(load_info(bundle).src)
-    begin = time.monotonic()
+    language = load_info(bundle).src
+    sentences = list(lines(Path(args.sentences))) if args.sentences else phrases(language)
     if args.to == "huggingface":
         from dragoman.export import huggingface
 
@@ -56,7 +53,7 @@ def main(argv: list[str]) -> None:
 
         export_bundle = {"argos": argos.export_bundle, "ctranslate2": export.export_bundle}[args.to]
         result = export_bundle(bundle, sentences, quantization=args.quantization)
-    print(f"{result}, in {time.monotonic() - begin:.1f} s")
+    print(result)
     if args.push:
         push(bundle / huggingface.FOLDER, args.push, args.dry_run)
 

@@ -58,9 +58,8 @@ class Program:
 
 def add_options(parser: argparse.ArgumentParser, peers: Peers) -> None:
     """Add the options that every comparison has."""
-    add = parser.add_argument
-    add("--peers", nargs="*", default=list(peers), choices=peers, help="(all; none: --peers alone)")
-    add("--also", nargs="*", default=[], metavar="NAME=FOLDER", help="other checkouts, each with a .venv")
+    parser.add_argument("--peers", nargs="*", default=list(peers), choices=peers, help="(all; none: --peers alone)")
+    parser.add_argument("--also", nargs="*", default=[], metavar="NAME=FOLDER", help="checkouts, each with a .venv")
 
 
 def own_programs(also: Sequence[str], script: str, name: str, case: str, settings: Record) -> list[Program]:

@@ -48,9 +48,8 @@ SWEEPS: dict[str, list[Record]] = {
 @command
 def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
-    add = parser.add_argument
-    add("--only", nargs="+", default=list(SWEEPS), choices=SWEEPS, help="(all)")
-    add("--corpus", default="data/phrasebook/composed", help="the corpus that is prepared (%(default)s)")
+    parser.add_argument("--only", nargs="+", default=list(SWEEPS), choices=SWEEPS, help="(all)")
+    parser.add_argument("--corpus", default="data/phrasebook/composed", help="a corpus to prepare (%(default)s)")
     args = parser.parse(argv)
     print(f"{machine()}, fp32")
     for name in args.only:
