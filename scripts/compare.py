@@ -7,7 +7,6 @@ BLEU, chrF and TER, with significance, by length and rarity, with the sentences 
 
 import argparse
 import itertools
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,15 +29,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("systems", nargs="+", metavar="SYSTEM", help="an evaluation, a run, or a file of hypotheses")
     parser.add_argument("--direction", metavar="SRC_TGT", help="of a bundle that translates in both")
     parser.add_argument("--tgt", default="en", metavar="CODE", help="with files: the language of the hypotheses (en)")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     args = parse(parser, argv)
     if len(args.systems) < 2:
         raise UserError("SYSTEM: only one. Name at least two")
-    result = compare([system(Path(name), args) for name in args.systems])
-    if args.json:
-        print(json.dumps(result, ensure_ascii=False, indent=2))
-    else:
-        show(result)
+    show(compare([system(Path(name), args) for name in args.systems]))
 
 
 def system(path: Path, args: argparse.Namespace) -> Outputs:
