@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser, peers: Peers) -> None:
 
 
 def own_programs(also: Sequence[str], script: str, name: str, case: str, settings: Record) -> list[Program]:
-    """A program of this checkout and of those of --also; its argument is `settings`, as JSON."""
+    """A program of this checkout and those of --also; `settings` is its argument."""
     programs = []
     for entry in (f"Dragoman={ROOT}", *also):
         checkout, _, folder = entry.partition("=")
