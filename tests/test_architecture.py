@@ -15,7 +15,7 @@ PROGRAMS = [*ROOT.glob("*.py"), *sorted((ROOT / "scripts").rglob("*.py"))]
 # A module may import its own package and the layers above it in this list, never one beside it.
 LAYERS: list[set[str]] = [
     {"special", "errors"},
-    {"languages", "masks", "files", "section"},
+    {"languages", "files", "section"},
     {"metrics", "config"},
     {"compose"},
     {"data", "model"},

@@ -13,8 +13,7 @@ from dragoman.config import ModelConfig
 from dragoman.explain import notes
 from dragoman.explain.cost import count_flops, count_parameters
 from dragoman.explain.notes import bare
-from dragoman.masks import causal_attn_mask, key_padding_mask, padding_attn_mask
-from dragoman.model.attention import SCORES, Attention
+from dragoman.model.attention import SCORES, Attention, causal_attn_mask, key_padding_mask, padding_attn_mask
 from dragoman.model.layers import Embedding, FeedForward, Residual
 from dragoman.model.position import Position
 from dragoman.model.transformer import Transformer

@@ -27,7 +27,7 @@ from dragoman.data.collate import collate
 from dragoman.errors import UserError
 from dragoman.explain.picture import attention_figure, curve_figure, heat_figure
 from dragoman.explain.trace import attended
-from dragoman.masks import padding_attn_mask
+from dragoman.model.attention import padding_attn_mask
 from dragoman.model.pooling import masked_mean
 from dragoman.model.transformer import Transformer
 

@@ -5,8 +5,7 @@ import itertools
 import pytest
 import torch
 
-from dragoman.masks import causal_attn_mask, key_padding_mask, padding_attn_mask
-from dragoman.model.attention import Attention
+from dragoman.model.attention import Attention, causal_attn_mask, key_padding_mask, padding_attn_mask
 from dragoman.model.position import POSITIONS
 
 SOME = [("none", "dot"), ("rope", "scaled_dot"), ("t5", "additive"), ("transformer_xl", "scaled_dot")]

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.masks import key_padding_mask
-from dragoman.model.attention import SCORES
+from dragoman.model.attention import SCORES, key_padding_mask
 from dragoman.model.cache import DecoderCache
 from dragoman.model.position import POSITIONS
 from dragoman.model.transformer import Transformer

@@ -7,7 +7,7 @@ from transformers import T5Config, T5Model
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
 
-from dragoman.masks import causal_attn_mask, key_padding_mask
+from dragoman.model.attention import causal_attn_mask, key_padding_mask
 from dragoman.model.transformer import Transformer
 from dragoman.special import PAD
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
 from dragoman.errors import UserError
-from dragoman.masks import causal_attn_mask, key_padding_mask
-from dragoman.model.attention import SCORES
+from dragoman.model.attention import SCORES, causal_attn_mask, key_padding_mask
 from dragoman.model.position import POSITIONS
 from dragoman.model.transformer import Transformer
 from dragoman.special import PAD

@@ -30,8 +30,7 @@ import weights  # noqa: E402
 from dragoman.bundle import load  # noqa: E402
 from dragoman.config import ModelConfig, SearchConfig  # noqa: E402
 from dragoman.errors import UserError  # noqa: E402
-from dragoman.masks import key_padding_mask  # noqa: E402
-from dragoman.model.attention import Attention  # noqa: E402
+from dragoman.model.attention import Attention, key_padding_mask  # noqa: E402
 from dragoman.model.transformer import Transformer  # noqa: E402
 from dragoman.special import EOS, PAD  # noqa: E402
 from dragoman.translation.engine import line_vectors, translate_ids  # noqa: E402

@@ -18,8 +18,7 @@ from torch.nn import functional as F
 from dragoman.config import ModelConfig, PositionConfig
 from dragoman.data.collate import collate
 from dragoman.explain.picture import curve_figure, heat_figure
-from dragoman.masks import key_padding_mask, padding_attn_mask
-from dragoman.model.attention import SCORES, Attention
+from dragoman.model.attention import SCORES, Attention, key_padding_mask, padding_attn_mask
 from dragoman.model.layers import Embedding
 from dragoman.model.pooling import AttentionPooling, first_token, masked_mean
 from dragoman.model.position import POSITIONS, sinusoid

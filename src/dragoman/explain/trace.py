@@ -20,8 +20,7 @@ from torch import Tensor
 from dragoman.config import SearchConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.explain.page import render
-from dragoman.masks import key_padding_mask
-from dragoman.model.attention import Attention
+from dragoman.model.attention import Attention, key_padding_mask
 from dragoman.model.transformer import Transformer
 from dragoman.search import Hypothesis, Sentence
 from dragoman.search.search import Beam, log_probabilities, normalised

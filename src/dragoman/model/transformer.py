@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
 from dragoman.errors import UserError, choose
-from dragoman.masks import padding_attn_mask
+from dragoman.model.attention import padding_attn_mask
 from dragoman.model.cache import DecoderCache
 from dragoman.model.layers import DecoderLayer, Dropout, Embedding, EncoderLayer, Projection, normalization
 from dragoman.model.position import POSITIONS
