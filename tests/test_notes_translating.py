@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.collate import collate
 from dragoman.explain import notes
-from dragoman.model.layers import Embedding, Projection
+from dragoman.model.layers import Embedding
 from dragoman.model.transformer import Transformer
 from dragoman.search import Sentence
 from dragoman.search.search import search
@@ -84,11 +84,11 @@ def test_the_second_matrix_of_word2vec_is_no_pseudo_inverse():
 
 
 def test_linear_and_softmax_give_every_word_a_probability():
-    projection, states = Projection(12, 8), torch.randn(2, 3, 8)
-    logits = projection(states)
-    assert logits.shape == (2, 3, 12)
-    torch.testing.assert_close(logits, states @ projection.weight.T)
-    torch.testing.assert_close(logits.softmax(-1).sum(-1), torch.ones(2, 3))
+    model, batch = translator(), collate([SRC], [TGT])
+    logits = model(batch.src, batch.tgt_in, None)
+    states = model.decode(batch.tgt_in, model.encode(batch.src, None), None)
+    torch.testing.assert_close(logits, states @ model.projection.weight.T)
+    torch.testing.assert_close(logits.softmax(-1).sum(-1), torch.ones(1, 5))
 
 
 # Training on 好久不见

@@ -1,4 +1,4 @@
-"""Embedding, projection, encoder and decoder layers (Vaswani et al. 2017)."""
+"""Embedding, encoder and decoder layers (Vaswani et al. 2017)."""
 
 import math
 from collections.abc import Callable
@@ -40,17 +40,6 @@ class Embedding(nn.Module):
         """Set pieces `ids` (N,) to `vectors` (N, D), rescaled to the initial deviation."""
         deviation = vectors.double().square().mean().sqrt()
         self.table.weight[ids] = (vectors / (deviation * self.scale)).to(self.table.weight)
-
-
-class Projection(nn.Module):
-    """states (..., D) -> logits (..., V), without a bias; tied in Press & Wolf 2017."""
-
-    def __init__(self, vocab_size: int, d_model: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, d_model).normal_(std=d_model**-0.5))
-
-    def forward(self, states: Tensor) -> Tensor:
-        return F.linear(states, self.weight)
 
 
 def normalization(config: ModelConfig) -> nn.Module:

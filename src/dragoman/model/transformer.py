@@ -7,7 +7,7 @@ from dragoman.config import ModelConfig
 from dragoman.errors import UserError, choose
 from dragoman.model.attention import padding_attn_mask
 from dragoman.model.cache import DecoderCache
-from dragoman.model.layers import DecoderLayer, Dropout, Embedding, EncoderLayer, Projection, normalization
+from dragoman.model.layers import DecoderLayer, Dropout, Embedding, EncoderLayer, normalization
 from dragoman.model.position import POSITIONS
 
 
@@ -39,9 +39,10 @@ class Transformer(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.src_embedding = Embedding(src_vocab_size, d_model)
         self.tgt_embedding = self.src_embedding if config.tie == "all" else Embedding(tgt_vocab_size, d_model)
-        self.projection = Projection(tgt_vocab_size, d_model)
-        if config.tie != "none":
-            self.projection.weight = self.tgt_embedding.table.weight  # type: ignore[assignment]
+        self.projection = nn.Linear(d_model, tgt_vocab_size, bias=False)  # states (..., D) -> logits (..., V)
+        nn.init.normal_(self.projection.weight, std=d_model**-0.5)
+        if config.tie != "none":  # Press & Wolf 2017
+            self.projection.weight = self.tgt_embedding.table.weight
 
     def encode(self, src: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
         """src (B, S) ids, src_key_padding_mask (B, S) or None -> memory (B, S, D)."""
