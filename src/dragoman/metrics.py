@@ -26,27 +26,20 @@ class Score:
         return f"{self.name} {self.score:.2f}  {self.signature}"
 
 
-def _bleu(tgt: str) -> Any:
-    from sacrebleu.metrics import BLEU
+def _metric(name: str, tgt: str, **options: Any) -> Any:
+    from sacrebleu import metrics
 
-    language = "zh" if is_chinese(tgt) else primary(tgt)
     try:
-        return BLEU(trg_lang=language)
+        return getattr(metrics, name)(**options)
     except (RuntimeError, ImportError) as error:
-        raise UserError(f"BLEU for '{tgt}' needs a tokenizer: pip install 'sacrebleu[{language}]'") from error
-
-
-def _other(name: str, **options: Any) -> Any:
-    import sacrebleu.metrics
-
-    return getattr(sacrebleu.metrics, name)(**options)
+        raise UserError(f"{name} for '{tgt}' needs a tokenizer: pip install 'sacrebleu[{primary(tgt)}]'") from error
 
 
 # Name -> constructor of sacrebleu's metric for a target language; sacrebleu is imported on the first call.
 METRICS: dict[str, Callable[[str], Any]] = {
-    "bleu": _bleu,
-    "chrf": lambda tgt: _other("CHRF"),
-    "ter": lambda tgt: _other("TER", normalized=is_unspaced(tgt), asian_support=is_unspaced(tgt)),
+    "bleu": lambda tgt: _metric("BLEU", tgt, trg_lang="zh" if is_chinese(tgt) else primary(tgt)),
+    "chrf": lambda tgt: _metric("CHRF", tgt),
+    "ter": lambda tgt: _metric("TER", tgt, normalized=is_unspaced(tgt), asian_support=is_unspaced(tgt)),
 }
 LOWER_IS_BETTER = {"ter"}
 
