@@ -191,7 +191,6 @@ class TestConfig:
             ("experiment=zh", "experiment=zh: choose one of"),
             ("model.norm=middle", "model.norm=middle: choose one of pre, post"),
             ("experiment=smoke;model.n_heads=3", "does not divide"),
-            ("model.position.max_distance=3", "more than n_buckets / 2"),
             ("data.tgt=zh", "name two languages"),
             ("data.max_tokens=10", "data.max_length=256"),
             ("data.tokenizer.vocabulary=separate", "model.tie=tgt"),

@@ -91,9 +91,7 @@ class DataConfig(Section, prefix="data."):
     test_size: int = number(1000, 0)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     max_tokens: AutoInt = 4096  # per batch: the larger of rows x longest source and rows x longest target
-    workers: int = number(
-        0, 0
-    )  # processes that make batches, and prepare large corpora (there 0: the cores, at most 8)
+    workers: int = number(0, 0)  # processes that make batches, and prepare large corpora (there 0: up to 8 cores)
     cache: str = "data/cache"
 
     def __post_init__(self) -> None:
@@ -125,12 +123,7 @@ class PositionConfig(Section, prefix="model.position."):
     length: int = number(512, 2, 1 << 24)  # learned, unit, sentence_unit: how many positions there are
     start: str = one_of("random", "sinusoidal")  # learned: the first values
     n_buckets: int = number(32, 4, 1 << 24)  # t5
-    max_distance: int = 128  # t5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_distance <= self.n_buckets // 2:
-            raise UserError(f"model.position.max_distance={self.max_distance}: must be more than n_buckets / 2")
+    max_distance: int = 128  # t5: more than n_buckets / 2
 
 
 @dataclass(kw_only=True)
