@@ -15,7 +15,7 @@ PROGRAMS = [*ROOT.glob("*.py"), *sorted((ROOT / "scripts").rglob("*.py"))]
 # A module may import its own package and the layers above it in this list, never one beside it.
 LAYERS: list[set[str]] = [
     {"special", "errors"},
-    {"languages", "files", "section"},
+    {"languages", "files"},
     {"metrics", "config"},
     {"compose"},
     {"data", "model"},
@@ -94,7 +94,7 @@ def test_data_needs_no_neural_network() -> None:
         assert not [name for name in imports(path) if name.startswith("torch.nn")], path.name
 
 
-@pytest.mark.parametrize("module", ["config", "section", "files", "errors", "languages", "metrics", "compose"])
+@pytest.mark.parametrize("module", ["config", "files", "errors", "languages", "metrics", "compose"])
 def test_settings_and_messages_need_no_torch(module: str) -> None:
     for name in imports(PACKAGE / f"{module}.py", top_level_only=True):
         assert name.partition(".")[0] not in {"torch", "lightning", "numpy", "datasets", "sacrebleu"}, name

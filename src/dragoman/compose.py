@@ -16,10 +16,9 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from dragoman.config import Config
+from dragoman.config import Config, Section
 from dragoman.errors import UserError, suggest
 from dragoman.files import included
-from dragoman.section import Section
 
 CONFIGS = included("configs")
 # The groups of configs/, and the names of their files.

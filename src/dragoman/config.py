@@ -5,13 +5,12 @@ section is built. A `kind` is a plain string; the package with its registry chec
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from dragoman.errors import UserError
+from dragoman.errors import UserError, check_choice
 from dragoman.languages import Direction, directions
-from dragoman.section import Section, list_of, number, one_of
 
 # Settings that may be null, which means automatic. training/recipe.py replaces null before another module reads them.
 if TYPE_CHECKING:
@@ -19,6 +18,38 @@ if TYPE_CHECKING:
     AutoFloat = float
 else:
     AutoInt, AutoFloat = int | None, float | None
+
+
+def number(default: float | None, lowest: float, highest: float = 1e12) -> Any:
+    """A number within bounds, both included."""
+    return field(default=default, metadata={"bounds": (lowest, highest)})
+
+
+def one_of(*choices: str) -> Any:
+    """A switch; the first choice is the default."""
+    return field(default=choices[0], metadata={"choices": choices})
+
+
+@dataclass(kw_only=True)
+class Section:
+    """One part of the configuration, checked when built; `prefix` is for messages."""
+
+    prefix: ClassVar[str]
+
+    def __init_subclass__(cls, prefix: str = "") -> None:
+        cls.prefix = prefix
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            key, value = f"{self.prefix}{setting.name}", getattr(self, setting.name)
+            if "choices" in setting.metadata:
+                check_choice(key, value, setting.metadata["choices"])
+            if "bounds" in setting.metadata and value is not None:
+                lowest, highest = setting.metadata["bounds"]
+                # The comparison is false for NaN too.
+                if not lowest <= value <= highest:
+                    allowed = f"at least {lowest:,}" if highest >= 1e9 else f"from {lowest:,} to {highest:,}"
+                    raise UserError(f"{key}={value}: must be {allowed}")
 
 
 @dataclass(kw_only=True)
@@ -30,7 +61,7 @@ class TokenizerConfig(Section, prefix="data.tokenizer."):
     vocab_size: int | None = number(None, 300)
     vocabulary: str = one_of("joint", "separate")  # one for both languages, or one each
     character_coverage: float = number(0.9995, 0.9, 1)  # characters with a piece; others are spelt in bytes
-    models: list[str] = list_of()  # trained sentencepiece files: a joint one, or source and target
+    models: list[str] = field(default_factory=list)  # trained sentencepiece files: a joint one, or source and target
     # Subword regularisation: the p of BPE-dropout, or the alpha of unigram; 0 = off
     sampling: float = number(0.0, 0, 0.99)
 
@@ -79,8 +110,8 @@ class DataConfig(Section, prefix="data."):
 
     src: str = "zh"  # language codes: column names, and the script a sentence must be in
     tgt: str = "en"
-    directions: list[str] = list_of()  # empty: src to tgt; [zh_en, en_zh]: both in one model
-    corpora: list[CorpusConfig] = list_of()
+    directions: list[str] = field(default_factory=list)  # empty: src to tgt; [zh_en, en_zh]: both in one model
+    corpora: list[CorpusConfig] = field(default_factory=list)
     root: str | None = None  # folder of local corpora; default: the environment variable DRAGOMAN_DATA
     script: str = one_of("keep", "hans", "hant", "both")  # script of Chinese; both: train on both forms of a source
     leak: str = one_of("pair", "sentence")  # what training pairs may not share with validation and test
@@ -195,9 +226,9 @@ class TrainerConfig(Section, prefix="trainer."):
     max_time: str | None = None  # DD:HH:MM:SS of training, over all starts of the run
     validate_every: int = number(1000, 1)
     validation_pairs: int = number(1000, 1)  # translated at each validation
-    metrics: list[str] = list_of("bleu", "chrf")  # of each validation; metrics.py: METRICS
+    metrics: list[str] = field(default_factory=lambda: ["bleu", "chrf"])  # of each validation; metrics.py: METRICS
     samples: int = number(8, 0)  # translations shown at each validation
-    loggers: list[str] = list_of("tensorboard")  # training/progress.py: LOGGERS
+    loggers: list[str] = field(default_factory=lambda: ["tensorboard"])  # training/progress.py: LOGGERS
     log_every: int = number(20, 1)
     save_minutes: float = number(5.0, 0)
     keep_snapshots: int = number(5, 1)
