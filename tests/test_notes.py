@@ -25,7 +25,7 @@ HIDDEN = float("-inf")
 def attention(d_model: int = 16, n_heads: int = 1, score: str = "scaled_dot") -> Attention:
     """A new layer without biases: the notes have none."""
     torch.manual_seed(1)
-    layer = Attention(d_model, n_heads, score=score, dropout=0.0).eval()
+    layer = Attention(ModelConfig(d_model=d_model, n_heads=n_heads, score=score)).eval()
     for linear in (layer.q, layer.kv, layer.out):
         nn.init.zeros_(linear.bias)
     return layer.requires_grad_(False)

@@ -162,7 +162,7 @@ def test_a_random_map_in_between_destroys_that_pattern():
     table = sinusoid(torch.arange(40), 64, 10000.0)
     torch.manual_seed(1)
     assert by_distance(table @ torch.randn(64, 64) / 8 @ table.T) > 1
-    layer = Attention(64, 1, score="dot", dropout=0.0).requires_grad_(False)
+    layer = Attention(ModelConfig(d_model=64, n_heads=1, score="dot")).requires_grad_(False)
     assert by_distance(layer.score(layer.q(table)[None, None], layer.kv(table)[None, None, :, :64])[0, 0]) > 1
 
 
@@ -183,7 +183,7 @@ def test_absolute_positions_change_words_relative_ones_scores():
 def test_only_relative_weights_ignore_a_shift_of_the_sentence(kind):
     position = scheme(kind)
     torch.manual_seed(2)
-    layer = Attention(16, 2, score="dot", dropout=0.0, position=position.layer()).requires_grad_(False)
+    layer = Attention(ModelConfig(d_model=16, n_heads=2, score="dot"), position.layer()).requires_grad_(False)
     x = torch.randn(1, 6, 16)
 
     def weights(positions: Tensor) -> Tensor:
@@ -232,7 +232,7 @@ def test_t5_adds_one_learned_number_to_each_score():
 def test_scores_of_words_with_positions_are_four_terms():
     """(X + P) Wq Wk^T (X + P)^T. The notes drop X^T at the end of their third term."""
     torch.manual_seed(1)
-    layer = Attention(16, 1, score="dot", dropout=0.0).requires_grad_(False)
+    layer = Attention(ModelConfig(d_model=16, n_heads=1, score="dot")).requires_grad_(False)
     for linear in (layer.q, layer.kv):
         torch.nn.init.zeros_(linear.bias)
     x, p = torch.randn(6, 16), sinusoid(torch.arange(6), 16, 10000.0)

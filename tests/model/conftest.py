@@ -42,7 +42,7 @@ def make_scheme(kind: str, *, causal: bool = False, d_model: int = 8, n_heads: i
 
 def make_attention(kind: str = "none", score: str = "scaled_dot", *, causal: bool = False) -> Attention:
     position = make_scheme(kind, causal=causal, length=32, n_buckets=8, max_distance=16)
-    return Attention(8, 2, score=score, dropout=0.0, position=position)
+    return Attention(ModelConfig(d_model=8, n_heads=2, score=score), position)
 
 
 def random_ids(n: int, length: int, seed: int = 3) -> Tensor:

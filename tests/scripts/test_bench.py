@@ -213,7 +213,7 @@ def test_costs_of_a_corpus_are_measured(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_patch_removes_one_idea() -> None:
-    layer, x = Attention(8, 2, score="scaled_dot", dropout=0.0), torch.randn(1, 4, 8)
+    layer, x = Attention(ModelConfig(d_model=8, n_heads=2)), torch.randn(1, 4, 8)
     q, k, _, _ = layer._project(x, x, None)
     late = broken.late_mask(layer, q, k, None, None, True)
     torch.testing.assert_close(late, layer.weights(x, x).tril())

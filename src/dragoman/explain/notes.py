@@ -34,7 +34,7 @@ PAIRS = [(SRC, TGT), ([12, 13, 14], [15, 16, 17]), (SRC[::-1], TGT[::-1]), (SRC[
 
 def bare(d_model: int, score: str = "scaled_dot") -> Attention:
     """Return a layer with identity projections: Q is the query, K and V are key_value."""
-    layer = Attention(d_model, 1, score=score, dropout=0.0).requires_grad_(False)
+    layer = Attention(ModelConfig(d_model=d_model, n_heads=1, score=score)).requires_grad_(False)
     for linear in (layer.q, layer.kv, layer.out):
         linear.weight.copy_(torch.eye(d_model).repeat(linear.out_features // d_model, 1))
         nn.init.zeros_(linear.bias)
@@ -118,7 +118,7 @@ def pooling() -> Values:
 def heads() -> Values:
     """Weights of two heads: "together" by one projection, "alone" by one per head."""
     torch.manual_seed(1)
-    layer = Attention(4, 2, score="scaled_dot", dropout=0.0).requires_grad_(False)
+    layer = Attention(ModelConfig(d_model=4, n_heads=2)).requires_grad_(False)
     x = torch.randn(1, 3, 4)  # (B, T, D)
     for linear in (layer.q, layer.kv):
         nn.init.zeros_(linear.bias)
@@ -253,7 +253,7 @@ def terms() -> Values:
     """Transformer-XL's scores of three words: the four terms and their sum."""
     torch.manual_seed(1)
     position, at = _scheme("transformer_xl", causal=True).layer().requires_grad_(False), torch.arange(3)
-    layer = Attention(8, 1, score="dot", dropout=0.0, position=position)
+    layer = Attention(ModelConfig(d_model=8, n_heads=1, score="dot"), position)
     for vector in (position.u, position.v):
         nn.init.normal_(vector)
     q, k = torch.randn(2, 1, 1, 3, 8)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.config import ModelConfig
 from dragoman.errors import choose
 from dragoman.model.cache import KeyValues
 from dragoman.model.position import Position
@@ -96,14 +97,12 @@ class Attention(nn.Module):
     training on a CPU does not use it.
     """
 
-    def __init__(
-        self, d_model: int, n_heads: int, *, score: str, dropout: float, position: Position | None = None
-    ) -> None:
+    def __init__(self, config: ModelConfig, position: Position | None = None) -> None:
         super().__init__()
-        self.n_heads, self.d_head = n_heads, d_model // n_heads
-        self.score = choose("model.score", score, SCORES)(n_heads, self.d_head)
+        d_model, self.n_heads, self.d_head = config.d_model, config.n_heads, config.d_model // config.n_heads
+        self.score = choose("model.score", config.score, SCORES)(self.n_heads, self.d_head)
         self.fused = self.score.fused
-        self.dropout, self.position = dropout, position
+        self.dropout, self.position = config.attention_dropout, position
         if position is not None and isinstance(self.score, Dot):
             position.scale = self.score.scale
         self.q = nn.Linear(d_model, d_model)

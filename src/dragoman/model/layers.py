@@ -79,17 +79,12 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(hidden))
 
 
-def _attention(config: ModelConfig, position: Position | None) -> Attention:
-    dropout = config.attention_dropout
-    return Attention(config.d_model, config.n_heads, score=config.score, dropout=dropout, position=position)
-
-
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward."""
 
     def __init__(self, config: ModelConfig, position: Position) -> None:
         super().__init__()
-        self.self_attention = _attention(config, position.layer())
+        self.self_attention = Attention(config, position.layer())
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
 
@@ -104,8 +99,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig, position: Position) -> None:
         super().__init__()
-        self.self_attention = _attention(config, position.layer())
-        self.cross_attention = _attention(config, None)
+        self.self_attention = Attention(config, position.layer())
+        self.cross_attention = Attention(config)
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
 
