@@ -163,7 +163,7 @@ class Attention(nn.Module):
         """Return q (B, H, T_q, d), k and v (B, H, T_k, d), and the bias of the scores."""
         q = self._heads(self.q(query))
         # Cross-attention projects the memory at the first step only.
-        if cache is not None and cache.complete:
+        if cache is not None and cache.length and not cache.grows:
             return q, *cache.kept(), None
         k, v = map(self._heads, self.kv(key_value).chunk(2, dim=-1))
         past = 0 if cache is None else cache.length

@@ -18,10 +18,6 @@ class KeyValues:
         self.grows, self.length = grows, 0
         self.buffer = torch.empty(2, 0, 0, 0, 0)  # (2, N, H, T or more, d)
 
-    @property
-    def complete(self) -> bool:
-        return self.length > 0 and not self.grows
-
     def kept(self) -> tuple[Tensor, Tensor]:
         """Return all keys and values so far, (N, H, T, d) each."""
         k, v = self.buffer[:, :, :, : self.length]
