@@ -19,7 +19,6 @@ _NAMES = {
     "ru": "Russian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
 }  # fmt: skip
 _TRADITIONAL = {"zt", "zh-hant", "zh-tw", "zh-hk", "zh-mo"}
-SAMPLE = 10_000  # the first characters of a text, which decide its script
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _KANA = re.compile("[\u3040-\u30ff]")
 _HANGUL = re.compile("[\uac00-\ud7af]")
@@ -55,7 +54,7 @@ def by_script(choices: Sequence[Direction], text: str) -> Direction:
     If none has it, return the first. Raises UserError if several have it, e.g. German and English.
     """
     matches = [choice for choice in choices if reads(choice.src, text)]
-    if len(matches) > 1 and any(map(str.isalpha, text[:SAMPLE])):
+    if len(matches) > 1 and any(map(str.isalpha, text)):
         names = " and ".join(map(str, matches))
         raise UserError(f"input: its script fits {names}. Choose one, e.g. --direction {matches[0]}")
     return matches[0] if matches else choices[0]
@@ -98,7 +97,6 @@ def reads(language: str, text: str) -> bool:
 
     A language without a rule here has any script other than Chinese characters, kana and hangul.
     """
-    text = text[:SAMPLE]
     # A word has fewer of these characters than letters of an alphabet, so each counts as four letters.
     han, kana, hangul = (4 * len(script.findall(text)) for script in (_HAN, _KANA, _HANGUL))
     other = sum(map(str.isalpha, text)) - (han + kana + hangul) // 4
