@@ -97,7 +97,5 @@ def sha256(path: Path) -> str:
 def _sync(path: Path) -> None:
     """Sync the entries of a folder, or the content of a file, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    os.fsync(descriptor)
+    os.close(descriptor)
