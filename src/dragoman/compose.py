@@ -22,11 +22,7 @@ from dragoman.files import included
 
 CONFIGS = included("configs")
 # The groups of configs/, and the names of their files.
-GROUPS = {
-    folder.name: sorted(path.stem for path in folder.glob("*.yaml"))
-    for folder in sorted(CONFIGS.iterdir())
-    if folder.is_dir()
-}
+GROUPS = {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in sorted(CONFIGS.glob("*/"))}
 _NAMED = ("name", "experiment")  # keys whose values name a run already
 ConfigStore.instance().store(name="schema", node=Config)
 
