@@ -64,12 +64,10 @@ def refusal(folder: Path) -> str:
 
 
 def test_saving_and_loading_changes_nothing(bundle: Bundle, tmp_path: Path) -> None:
-    random_state = torch.get_rng_state()
     bundles.save(bundle, tmp_path / "b")
     (tmp_path / "b" / "README.md").write_text("my notes")
     loaded = bundles.load(tmp_path / "b")
     assert torch.equal(logits(loaded), logits(bundle))
-    assert torch.equal(torch.get_rng_state(), random_state)
     for name in ("model_config", "search", "meta", "src", "tgt", "directions", "max_length"):
         assert getattr(loaded, name) == getattr(bundle, name), name
     assert loaded.src_tokenizer.sha256 == loaded.tgt_tokenizer.sha256 == bundle.src_tokenizer.sha256

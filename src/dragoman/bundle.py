@@ -107,13 +107,10 @@ def load(folder: Path | str, device: Any = "cpu") -> Bundle:
 
 def untrained_model(info: BundleInfo) -> "Transformer":
     """Return a model of the bundle's shape, without its weights."""
-    import torch
-
     from dragoman.model.transformer import Transformer
 
     sizes = {"src_vocab_size": len(info.src_tokenizer), "tgt_vocab_size": len(info.tgt_tokenizer)}
-    with torch.random.fork_rng(devices=[]):  # unused initial values must not change the caller's random state
-        return Transformer(info.model_config, **sizes)
+    return Transformer(info.model_config, **sizes)
 
 
 def load_info(folder: Path | str) -> BundleInfo:
