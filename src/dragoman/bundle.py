@@ -116,8 +116,6 @@ def untrained_model(info: BundleInfo) -> "Transformer":
 def load_info(folder: Path | str) -> BundleInfo:
     """Load a bundle without its weights. Raises UserError if it is damaged."""
     folder = locate(Path(folder))
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no bundle found. Name a run (runs/NAME) or its bundle (runs/NAME/bundle)")
     config = read_json(folder / CONFIG)
     # joint.model, or src.model before tgt.model
     names = sorted(name for name in listed(folder) if name.endswith(".model")) or ["joint.model"]
@@ -197,7 +195,7 @@ def verify(folder: Path, names: Iterable[str]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file of a bundle, a run or an evaluation."""
     if not path.is_file():
-        raise UserError(f"{path.parent}: {path.name} is missing. This is not a complete bundle or run")
+        raise UserError(f"{path.parent}: {path.name} is missing. Name a run (runs/NAME) or its bundle")
     try:
         return dict(json.loads(path.read_bytes()))
     except (TypeError, ValueError) as error:

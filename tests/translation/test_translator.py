@@ -164,7 +164,7 @@ def test_the_public_names_are_importable(golden_folder: Path) -> None:
     (result,) = translator.translate(["晚安。"])
     assert isinstance(result, dragoman.Translation)
     assert result.text == "Good night."
-    with pytest.raises(dragoman.UserError, match="no bundle"):
+    with pytest.raises(dragoman.UserError, match="Name a run"):
         dragoman.Translator.load(golden_folder / "nowhere")
     with pytest.raises(UserError, match="auto, cpu, cuda"):
         dragoman.Translator.load(golden_folder, "tpu")
