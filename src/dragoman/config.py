@@ -261,7 +261,7 @@ class SearchConfig(Section, prefix="search."):
     temperature: float = number(1.0, 0.001, 1000)  # this and the next three: sample
     top_k: int = number(0, 0)  # 0 = all pieces
     top_p: float = number(1.0, 1e-6, 1)
-    seed: int = number(1, 0, (1 << 63) - 1)  # each line has a random generator of its own
+    seed: int = number(1, 0, (1 << 63) - 1)  # each line has random numbers of its own
     max_length_a: float = number(2.0, 0, 100)  # at most a * (source pieces) + b pieces, <EOS> not counted
     max_length_b: int = number(20, 1, 10_000)
 

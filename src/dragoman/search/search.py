@@ -142,25 +142,20 @@ class Greedy:
 class Sample(Greedy):
     """n_best random samples of the warped distribution, scored without warping.
 
-    Each sample has its own random generator, so that the other sentences of a batch cannot change it.
+    The line, the sample and the step seed each draw, so that the other sentences of a batch cannot change it.
     """
 
     @staticmethod
     def width(config: SearchConfig) -> int:
         return config.n_best
 
-    def __init__(self, config: SearchConfig, sentences: Sequence[Sentence]) -> None:
-        super().__init__(config, sentences)
-        self.generators: dict[Path, torch.Generator] = {}
-
     def choose(self, log_probs: Tensor) -> Tensor:
-        config, tokens = self.config, []
+        config, tokens, generator = self.config, [], torch.Generator(log_probs.device)
         probs = warped(log_probs, config.temperature, config.top_k, config.top_p).exp()
         for path, row in zip((path for paths in self.unfinished for path in paths), probs, strict=True):
-            if path not in self.generators:
-                seed = np.random.SeedSequence([config.seed, path.sentence.line, path.number]).generate_state(1)
-                self.generators[path] = torch.Generator(row.device).manual_seed(int(seed[0]))
-            tokens.append(torch.multinomial(row, 1, generator=self.generators[path]))
+            draw = [config.seed, path.sentence.line, path.number, len(path.ids)]
+            generator.manual_seed(int(np.random.SeedSequence(draw).generate_state(1)[0]))
+            tokens.append(torch.multinomial(row, 1, generator=generator))
         return torch.stack(tokens)
 
 
