@@ -38,9 +38,6 @@ class KeyValues:
         self.buffer = self.buffer.index_select(1, rows)
 
 
-LayerCache = tuple[KeyValues, KeyValues]  # of self-attention and of cross-attention
-
-
 class DecoderCache:
     """Keys and values of all layers, and the memory (B, S, D) with its padding mask.
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from dragoman.config import ModelConfig
 from dragoman.errors import choose
 from dragoman.model.attention import Attention
-from dragoman.model.cache import LayerCache
+from dragoman.model.cache import KeyValues
 from dragoman.model.position import Position
 from dragoman.special import PAD
 
@@ -105,7 +105,7 @@ class DecoderLayer(nn.Module):
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
 
     def forward(
-        self, x: Tensor, memory: Tensor, memory_attn_mask: Tensor | None, cache: LayerCache | None = None
+        self, x: Tensor, memory: Tensor, memory_attn_mask: Tensor | None, cache: tuple[KeyValues, KeyValues] | None
     ) -> Tensor:
         """x (N, T, D), memory (B, S, D), memory_attn_mask (B, 1, 1, S) -> (N, T, D).
 
