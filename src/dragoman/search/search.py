@@ -7,7 +7,7 @@ beams or samples, are consecutive. Finished sentences leave the batch, and no se
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,16 +50,6 @@ def plain_greedy(next_logits: Callable[[Tensor], Tensor], max_length: int) -> li
         log_probs = log_probabilities(next_logits(torch.tensor([prefix])), first=len(prefix) == 1)
         prefix.append(int(log_probs.argmax()))
     return [token for token in prefix[1:] if token != EOS]
-
-
-class SearchState(Protocol):
-    """Interface of every kind of search; see `Greedy`."""
-
-    def __init__(self, config: SearchConfig, sentences: Sequence[Sentence]) -> None: ...
-    @staticmethod
-    def width(config: SearchConfig) -> int: ...
-    def advance(self, logits: Tensor) -> tuple[Tensor | None, Tensor]: ...
-    def hypotheses(self) -> list[list[Hypothesis]]: ...
 
 
 def search(step: Step, cache: Any, sentences: Sequence[Sentence], config: SearchConfig) -> list[list[Hypothesis]]:
@@ -258,4 +248,4 @@ class Beam:
         return [sorted(finished, key=lambda h: -h.score)[: self.config.n_best] for finished in self.finished]
 
 
-SEARCHES: dict[str, type[SearchState]] = {"greedy": Greedy, "beam": Beam, "sample": Sample}
+SEARCHES: dict[str, type[Greedy | Beam]] = {"greedy": Greedy, "beam": Beam, "sample": Sample}
