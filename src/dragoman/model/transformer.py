@@ -24,12 +24,9 @@ class Transformer(nn.Module):
         self.max_positions = config.position.length if scheme.limited else None  # <BOS> or <EOS> included
         self.encoder_position = scheme(config.position, d_model=d_model, n_heads=n_heads, causal=False)
         self.decoder_position = scheme(config.position, d_model=d_model, n_heads=n_heads, causal=True)
-        self.encoder = nn.ModuleList(
-            EncoderLayer(config, self.encoder_position) for _ in range(config.n_encoder_layers)
-        )
-        self.decoder = nn.ModuleList(
-            DecoderLayer(config, self.decoder_position) for _ in range(config.n_decoder_layers)
-        )
+        encoder = [EncoderLayer(config, self.encoder_position) for _ in range(config.n_encoder_layers)]
+        decoder = [DecoderLayer(config, self.decoder_position) for _ in range(config.n_decoder_layers)]
+        self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         # Post-norm layers already end in a norm.
         self.encoder_norm = normalization(config) if config.norm == "pre" else nn.Identity()
         self.decoder_norm = normalization(config) if config.norm == "pre" else nn.Identity()
