@@ -198,7 +198,6 @@ class TestConfig:
             ("trainer.max_time=00:00:00:00", "days:hours:minutes:seconds"),
             ("search.n_best=9", "search.beam_size=5"),
             ("name=a/b", "name=a/b"),
-            ("hydra.run.dir=x", "Hydra itself"),
             ("data.corpora=[{path: a, src_path: b}]", "both src_path and tgt_path"),
             ("data.corpora=[{}]", "either path"),
         ],

@@ -1,6 +1,6 @@
 """Composition of configs/ and the command line into a checked Config, by Hydra.
 
-Hydra composes values; nothing is instantiated from a file, and Hydra's own settings (hydra.*) cannot be changed.
+Hydra composes values; nothing is instantiated from a file, and Hydra's own settings (hydra.*) have no effect.
 """
 
 import dataclasses
@@ -29,9 +29,6 @@ ConfigStore.instance().store(name="schema", node=Config)
 
 def compose(overrides: list[str]) -> Config:
     """Compose configs/train.yaml with `overrides` (key=value), or raise UserError."""
-    for override in overrides:
-        if override.lstrip("+~").startswith("hydra"):
-            raise UserError(f"{override}: settings of Hydra itself cannot be changed")
     try:
         with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
             composed = hydra_compose("train", overrides=overrides)
