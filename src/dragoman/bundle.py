@@ -159,11 +159,10 @@ def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this in
 
     Without one, an included bundle is returned.
     """
-    folders = [files.current(run / "bundle") for run in runs.glob("*") if run.name not in _PRACTICE_RUNS]
-    folders = [folder for folder in folders if (folder / CONFIG).is_file()]
-    folders.sort(key=lambda folder: (folder / CONFIG).stat().st_mtime, reverse=True)
+    paths = (files.current(run / "bundle") / CONFIG for run in runs.glob("*") if run.name not in _PRACTICE_RUNS)
+    trained = sorted(filter(Path.is_file, paths), key=lambda path: path.stat().st_mtime, reverse=True)
     others = []
-    for folder in [*folders, *included()]:
+    for folder in [*(path.parent for path in trained), *included()]:
         choices = load_info(folder).directions
         if any(map(fits, choices)):
             return folder
@@ -255,10 +254,9 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, "Tensor"]) -> None:
         (folder / name).write_bytes(Path(tokenizer.path).read_bytes())
     # Not `save_file`: on a full disk it raises an error that is no OSError.
     (folder / WEIGHTS).write_bytes(serialize(tensors, metadata={"format": "pt"}))
-    template = Path(__file__).with_name("bundle_card.md.j2").read_text("utf-8")
+    template = jinja2.Template(Path(__file__).with_name("bundle_card.md.j2").read_text("utf-8"))
     n_parameters = sum(tensor.numel() for tensor in tensors.values())
-    card = jinja2.Template(template, keep_trailing_newline=True)
-    card_text = card.render(bundle=bundle, meta=bundle.meta, n_parameters=n_parameters)
-    (folder / CARD).write_text(card_text, encoding="utf-8")
+    card = template.render(bundle=bundle, meta=bundle.meta, n_parameters=n_parameters)
+    (folder / CARD).write_text(card + "\n", encoding="utf-8")
     manifest = {"format_version": FORMAT_VERSION, "files": entries(folder)}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
