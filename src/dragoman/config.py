@@ -94,9 +94,8 @@ class CorpusConfig(Section, prefix="data.corpora: "):
     @property
     def label(self) -> str:
         """Name of the corpus in messages."""
-        if self.path is None:
-            return f"{self.src_path} + {self.tgt_path}"
-        return f"{self.path} ({self.name})" if self.name else self.path
+        path = self.path or f"{self.src_path} + {self.tgt_path}"
+        return f"{path} ({self.name})" if self.name else path
 
     @property
     def part(self) -> str:

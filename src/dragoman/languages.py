@@ -6,7 +6,6 @@ alone.
 
 import re
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 from dragoman.errors import UserError, check_choice
@@ -65,7 +64,6 @@ def length(text: str) -> int:
     return len(text) + 2 * len("".join(_WIDE.findall(text)))
 
 
-@cache
 def primary(code: str) -> str:
     """Return the short code of a language: zh-Hant, cmn and zt -> zh, en_GB -> en."""
     short = code.replace("_", "-").partition("-")[0].lower()
@@ -102,10 +100,11 @@ def reads(language: str, text: str) -> bool:
     other = sum(map(str.isalpha, text)) - (han + kana + hangul) // 4
     if not (han or kana or hangul or other):
         return True
+    language = primary(language)
     if is_chinese(language):
         return han >= other + hangul and kana <= han // 8
-    if primary(language) == "ja":
+    if language == "ja":
         return han + kana >= other
-    if primary(language) == "ko":
+    if language == "ko":
         return hangul + han >= other
     return other > han + kana + hangul
