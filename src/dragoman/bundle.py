@@ -56,8 +56,7 @@ class BundleInfo:
     tgt_tokenizer: Tokenizer
 
     def __post_init__(self) -> None:
-        names = [str(direction) for direction in self.directions]
-        self.directions = directions(names, self.src, self.tgt, key="directions")  # raises UserError
+        self.directions = directions(list(map(str, self.directions)), self.src, self.tgt, key="directions")
 
     @property
     def max_length(self) -> int:
