@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from dragoman.serve.batches import Batches
+from dragoman.serve.models import Batches
 
 
 class Engine:

@@ -28,8 +28,7 @@ import dragoman
 from dragoman.errors import UserError
 from dragoman.languages import Direction, english_name, is_traditional, length, primary, reads
 from dragoman.serve import wire
-from dragoman.serve.batches import Batches
-from dragoman.serve.models import Models
+from dragoman.serve.models import Batches, Models
 from dragoman.special import EOS
 from dragoman.translation.lines import Translation, sentences
 from dragoman.translation.translator import Translator
