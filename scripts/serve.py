@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
         import uvicorn
 
         from dragoman.serve.app import create_app
-        from dragoman.serve.models import Models
+        from dragoman.serve.models import Model, watch
     except ImportError as error:
         raise UserError(f"{error.name}: not installed. Run `pip install 'dragoman[serve]'`") from None
     folders = [Path(folder) for folder in args.model or [newest(Path("runs"), lambda direction: True)]]
@@ -47,11 +47,11 @@ def main(argv: list[str]) -> None:
         folders += [each for each in included() if known.isdisjoint(load_info(each).directions)]
     for folder in folders:
         wait_for_bundle(folder)
-    models = Models(folders)
+    models = [Model(folder) for folder in folders]
     app = create_app(models, Path(args.suggestions), args.max_chars, args.beam)
-    Thread(target=models.watch, daemon=True).start()
-    for model in models.models:
-        print(f"model: {model.folder} ({', '.join(model.entry['directions'])}; {model.entry['engine']})")
+    Thread(target=watch, args=[models], daemon=True).start()
+    for model in models:
+        print(f"model: {model.folder} ({', '.join(model.status['directions'])}; {model.status['engine']})")
     print("http://{}:{}".format(*listener.getsockname()), flush=True)
     # uvicorn repeats a signal when the last request is finished; SIGTERM would then end Python at once.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -8,18 +8,18 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dragoman.serve.app import create_app
-from dragoman.serve.models import Models
+from dragoman.serve.models import Model
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle"
 
 
 @pytest.fixture(scope="session")
-def golden_models() -> Models:
-    return Models([GOLDEN])
+def golden_models() -> list[Model]:
+    return [Model(GOLDEN)]
 
 
 @pytest.fixture
-def serve(golden_models: Models, tmp_path: Path) -> Iterator[Callable[..., TestClient]]:
+def serve(golden_models: list[Model], tmp_path: Path) -> Iterator[Callable[..., TestClient]]:
     """Client of a new server: serve(**options). Suggestions go to tmp_path."""
     clients: list[TestClient] = []
 

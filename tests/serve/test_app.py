@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from dragoman.data.readers import Columns, read_arrow
 from dragoman.serve import app, wire
 from dragoman.serve.app import PAGE
-from dragoman.serve.models import Models
+from dragoman.serve.models import Model
 
 HELLO = {"q": "你好", "source": "zh", "target": "en"}
 NO_TARGET = "is not available as a target language from"
@@ -102,9 +102,10 @@ ERRORS: list[tuple[Any, str]] = [
 
 
 def test_errors_have_the_words_of_libretranslate(
-    serve: Callable[..., TestClient], golden_models: Models, monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., TestClient], golden_models: list[Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(golden_models, "directions", golden_models.directions[:1])
+    bundle = golden_models[0].translator.bundle
+    monkeypatch.setattr(bundle, "directions", bundle.directions[:1])
     client = serve(max_chars=100)
     for body, text in ERRORS:
         answer = client.post("/translate", json=body)
@@ -145,8 +146,10 @@ def test_the_limit_of_characters_counts_files_and_corrections(serve: Callable[..
         assert (answer.status_code, answer.json()) == (400, {"error": text})
 
 
-def test_a_broken_engine_is_an_error_of_the_server(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Models, "translator", lambda self, direction: None)
+def test_a_broken_engine_is_an_error_of_the_server(
+    client: TestClient, golden_models: list[Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(golden_models[0], "translator", None)
     answer = client.post("/translate", json=HELLO)
     assert (answer.status_code, answer.json()) == (500, {"error": "Internal server error"})
     monkeypatch.undo()

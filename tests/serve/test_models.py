@@ -17,7 +17,7 @@ from dragoman import files
 from dragoman.bundle import MANIFEST
 from dragoman.errors import UserError
 from dragoman.serve.app import create_app
-from dragoman.serve.models import Model, Models
+from dragoman.serve.models import Model, watch
 from dragoman.translation import export
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle"
@@ -40,7 +40,7 @@ def test_a_new_bundle_is_taken_and_its_step_shown(run_folder: Path) -> None:
     bundles.save(better, run_folder / "bundle")
     model.refresh()
     assert model.translator is not before
-    status = model.status()
+    status = model.status
     assert (status["step"], status["bleu"], len(status["history"])) == (4321, 50.0, 2)
     assert status["translation"]
 
@@ -69,13 +69,13 @@ def test_the_old_model_goes_on_when_the_folder_is_damaged(run_folder: Path, dama
         (bundle / name).write_bytes(b"{}")
         (bundle / "manifest.json").touch()
     model.refresh()
-    assert "stays in use" in model.status()["error"]
+    assert "stays in use" in model.status["error"]
     assert model.translator.translate(["你好"])[0].text == "Hello"
     assert model.translator.attend("你好", "Hello").maps
     if damage == "gone":
         shutil.copytree(GOLDEN, bundle)
         model.refresh()
-        assert "error" not in model.status()
+        assert "error" not in model.status
 
 
 def test_an_included_model_needs_no_cache(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,12 +83,12 @@ def test_an_included_model_needs_no_cache(run_folder: Path, monkeypatch: pytest.
     monkeypatch.setenv("XDG_CACHE_HOME", str(run_folder / ("x" * 300)))  # can be neither made nor looked up
     model = Model(run_folder / "bundle")
     model.refresh()
-    assert (model.translator.engine, model.error) == ("torch", "")
+    assert (model.translator.engine, "error" in model.status) == ("torch", False)
 
 
-def test_two_models_of_one_direction_are_an_error(run_folder: Path) -> None:
-    with pytest.raises(UserError, match="several models translate"):
-        Models([run_folder, GOLDEN])
+def test_two_models_of_one_direction_are_an_error(run_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="same direction"):
+        create_app([Model(run_folder), Model(GOLDEN)], tmp_path / "suggestions.jsonl")
 
 
 def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +109,8 @@ def test_a_training_is_watched_while_it_runs(tmp_path: Path) -> None:
         while not (tmp_path / "run" / "bundle" / MANIFEST).exists():
             assert training.poll() is None
             time.sleep(0.1)
-        models, steps = Models([tmp_path / "run"]), []
-        Thread(target=models.watch, daemon=True).start()
+        models, steps = [Model(tmp_path / "run")], []
+        Thread(target=watch, args=[models], daemon=True).start()
         with TestClient(create_app(models, tmp_path / "suggestions.jsonl")) as client:
             while training.poll() is None:
                 answer = client.post("/translate", json={"q": "好久不见", "source": "zh", "target": "en"})

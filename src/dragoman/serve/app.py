@@ -11,9 +11,9 @@ import json
 import re
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ import dragoman
 from dragoman.errors import UserError
 from dragoman.languages import Direction, english_name, is_traditional, length, primary, reads
 from dragoman.serve import wire
-from dragoman.serve.models import Batches, Models
+from dragoman.serve.models import Batches, Model
 from dragoman.special import EOS
 from dragoman.translation.lines import Translation, sentences
 from dragoman.translation.translator import Translator
@@ -57,7 +57,7 @@ MOST_SECONDS = 30.0  # of a request
 MOST_REQUESTS = 256  # in progress
 
 
-def create_app(models: Models, suggestions: Path, max_chars: int = 50_000, beam: int | None = None) -> FastAPI:
+def create_app(models: Sequence[Model], suggestions: Path, max_chars: int = 50_000, beam: int | None = None) -> FastAPI:
     """Return the application; `beam` replaces the beam size of the bundles."""
     # FastAPI's pages of documentation load scripts from elsewhere.
     app = FastAPI(title="Dragoman", version=dragoman.__version__, docs_url=None, redoc_url=None)
@@ -113,9 +113,14 @@ async def error_answer(request: Request, error: Exception) -> JSONResponse:
 class Service:
     """Endpoints of the application; `suggestions` is the file of corrections."""
 
-    def __init__(self, models: Models, suggestions: Path, max_chars: int, beam: int | None) -> None:
-        self.models, self.suggestions, self.max_chars, self.beam = models, suggestions, max_chars, beam
+    def __init__(self, models: Sequence[Model], suggestions: Path, max_chars: int, beam: int | None) -> None:
+        self.suggestions, self.max_chars, self.beam = suggestions, max_chars, beam
         self.batches, self.files = Batches(self._run), dict[str, str]()
+        pairs = [(direction, model) for model in models for direction in model.translator.bundle.directions]
+        self.models = dict(pairs)
+        if len(self.models) < len(pairs):
+            raise UserError("--model: two models translate in the same direction. Name one of them")
+        self.every_language = list(dict.fromkeys(chain(*zip(*self.models, strict=True))))  # sources first
 
     async def translate(self, request: wire.Translate) -> dict[str, Any]:
         """Return the answer; for a list of texts, each value is a list."""
@@ -155,10 +160,10 @@ class Service:
         The confidence, 0 to 100, is the share of letters in the script of the language, weighted as in `length`.
         Languages of one script divide it; those that are translated to `target` come first.
         """
-        letters, languages = list(filter(str.isalpha, text))[:SAMPLE], self.models.languages
+        letters, languages = list(filter(str.isalpha, text))[:SAMPLE], self.every_language
         shares = {each: sum(length(letter) for letter in letters if reads(each, letter)) for each in languages}
         total = max(length("".join(letters)), sum(shares.values()))
-        sources = [src for src, tgt in self.models.directions if primary(tgt) == primary(target)]
+        sources = [src for src, tgt in self.models if primary(tgt) == primary(target)]
         best = sorted(filter(shares.get, shares), key=lambda language: (-shares[language], language not in sources))
         parts = [(spellings(each)[0], 100 * shares[each] / total) for each in best] or [("en", 0)]
         return [wire.Detected(confidence=round(part, 1), language=code) for code, part in parts]
@@ -167,9 +172,9 @@ class Service:
         """Return the direction for a text, None if it is in the target language already."""
         source, target = request.source, request.target
         for code in (target,) if source == "auto" else (source, target):
-            if primary(code) not in map(primary, self.models.languages):
+            if primary(code) not in map(primary, self.every_language):
                 raise UserError(f"{code[:40]} is not supported")
-        choices = [each for each in self.models.directions if primary(each.tgt) == primary(target)]
+        choices = [each for each in self.models if primary(each.tgt) == primary(target)]
         if source == "auto":
             best = self.detected(text, target)[0]
             # No language is detected in a text without letters, e.g. 123.
@@ -212,16 +217,16 @@ class Service:
     async def languages(self) -> list[dict[str, Any]]:
         """Return the languages, one entry for each of their codes."""
         rows = list[dict[str, Any]]()
-        for language in self.models.languages:
-            targets = [code for src, tgt in self.models.directions if src == language for code in spellings(tgt)]
+        for language in self.every_language:
+            targets = [code for src, tgt in self.models if src == language for code in spellings(tgt)]
             rows += [{"code": code, "name": english_name(code), "targets": targets} for code in spellings(language)]
         return rows
 
     async def health(self) -> dict[str, Any]:
-        return {"status": "ok", "models": [model.status() for model in self.models.models]}
+        return {"status": "ok", "models": [model.status for model in dict.fromkeys(self.models.values())]}
 
     async def settings(self) -> dict[str, Any]:
-        source, target = ({"code": spellings(c)[0], "name": english_name(c)} for c in self.models.directions[0])
+        source, target = ({"code": spellings(c)[0], "name": english_name(c)} for c in next(iter(self.models)))
         return {
             "charLimit": self.max_chars,
             "frontendTimeout": 500,
@@ -260,7 +265,7 @@ class Service:
         direction = self.direction(request, request.q)
         if direction is None:
             raise UserError("Invalid request: the text is in the target language")
-        translator = self.models.translator(direction)
+        translator = self.models[direction].translator
         longest = min(longest, translator.bundle.max_length)
         parts = sentences(request.q.strip(), translator.bundle.src_tokenizer, [], longest)
         return translator, str(direction), (part.text for part in parts if part.ids)
@@ -268,7 +273,7 @@ class Service:
     def _run(self, options: tuple[Direction, int], texts: list[str]) -> list[Translation]:
         """Translate a batch, with the model as it is now."""
         direction, n_best = options
-        translator = self.models.translator(direction)
+        translator = self.models[direction].translator
         search = translator.bundle.search
         if self.beam or n_best > 1:
             beam_size = max(self.beam or search.beam_size, n_best)
