@@ -60,7 +60,8 @@ MOST_REQUESTS = 256  # in progress
 def create_app(models: Sequence[Model], suggestions: Path, max_chars: int = 50_000, beam: int | None = None) -> FastAPI:
     """Return the application; `beam` replaces the beam size of the bundles."""
     # FastAPI's pages of documentation load scripts from elsewhere.
-    app = FastAPI(title="Dragoman", version=dragoman.__version__, docs_url=None, redoc_url=None)
+    errors: dict[int | str, Any] = {"default": {"model": wire.Error}}
+    app = FastAPI(title="Dragoman", version=dragoman.__version__, docs_url=None, redoc_url=None, responses=errors)
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=["*"])
     for kind in (HTTPException, ValidationError, UserError, TimeoutError, ClientDisconnect, Exception):
         app.add_exception_handler(kind, error_answer)
@@ -68,14 +69,13 @@ def create_app(models: Sequence[Model], suggestions: Path, max_chars: int = 50_0
 
     def post(path: str, kind: type[BaseModel], answer: Any, work: Callable[[Any], Awaitable[Any]]) -> None:
         """Add an endpoint, with a limit on the number and the time of requests."""
-        errors: dict[int | str, Any] = {code: {"model": wire.Error} for code in (400, 413, 429, 503)}
-        options: dict[str, Any] = {"openapi_extra": wire.documented(kind), "responses": errors}
+        ways = [wire.MULTIPART] if kind is wire.Upload else [wire.JSON, wire.FORM]
+        body = {"requestBody": {"content": {way: {"schema": kind.model_json_schema()} for way in ways}}}
 
-        @app.post(path, response_model=answer, response_model_exclude_none=True, **options)
+        @app.post(path, response_model=answer, response_model_exclude_none=True, openapi_extra=body)
         async def endpoint(request: Request) -> Any:
             if slots.locked():
-                text = f"Slowdown: {MOST_REQUESTS} requests are in progress. Try again later"
-                raise HTTPException(429, text, {"Retry-After": "1"})
+                raise HTTPException(429, f"Slowdown: {MOST_REQUESTS} requests are in progress. Try again later")
             async with slots, asyncio.timeout(MOST_SECONDS):
                 return await work(await wire.parameters(kind, request, max_chars))
 
@@ -91,8 +91,7 @@ def create_app(models: Sequence[Model], suggestions: Path, max_chars: int = 50_0
     app.get("/languages")(service.languages)
     app.get("/health")(service.health)
     app.get("/frontend/settings")(service.settings)
-    missing: dict[int | str, Any] = {"4XX": {"model": wire.Error}}
-    app.get("/download_file/{name}", response_class=Response, responses=missing)(service.download_file)
+    app.get("/download_file/{name}", response_class=Response)(service.download_file)
     return app
 
 
@@ -201,8 +200,7 @@ class Service:
         suffix = Path(upload.file.filename or "").suffix.lower()
         if suffix not in SUFFIXES:
             raise UserError(f"Invalid request: the file is not text in {' or '.join(SUFFIXES)}")
-        fields = {"q": upload.q, "source": upload.source, "target": upload.target, "format": SUFFIXES[suffix]}
-        answer = await self.translate(wire.Translate.model_validate(fields))
+        answer = await self.translate(wire.Translate.model_validate({**dict(upload), "format": SUFFIXES[suffix]}))
         name = f"{secrets.token_hex(8)}_{primary(upload.target)}{suffix}"
         self.files[name] = answer["translatedText"]
         if len(self.files) > MOST_FILES:

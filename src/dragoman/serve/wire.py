@@ -3,7 +3,6 @@
 Parameters of a POST come as JSON, form or query string. Errors are {"error": text}, in LibreTranslate's words.
 """
 
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from fastapi import Request, UploadFile
@@ -31,7 +30,7 @@ class Languages(Detect):
 
 
 class Translate(Languages):
-    q: Text | Annotated[list[str], Field(min_length=1)] = Field(examples=["你好"])  # type: ignore[assignment]
+    q: str | list[str] = Field(min_length=1, examples=["你好"])  # type: ignore[assignment]
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(0, ge=0, le=9)
 
@@ -44,18 +43,10 @@ class Trace(Languages):
     beam: int = Field(1, ge=1, le=5, description="1 is greedy")
 
 
-class Upload(BaseModel):
+class Upload(Languages):
+    q: SkipJsonSchema[Text]  # the text of the file; `parameters` sets it, and the address of this server
     file: UploadFile
-    source: Text
-    target: Text
-    base_url: SkipJsonSchema[str]  # of this server, set by `parameters`
-
-    @cached_property
-    def q(self) -> str:
-        try:
-            return self.file.file.read().decode("utf-8-sig")
-        except UnicodeDecodeError:
-            raise UserError("Invalid request: the file is not UTF-8") from None
+    base_url: SkipJsonSchema[str]
 
 
 class Error(BaseModel):
@@ -94,34 +85,28 @@ async def parameters(kind: type[BaseModel], request: Request, max_chars: int) ->
     else:
         # Not by request.form(), which takes unescaped UTF-8 for Latin-1.
         fields |= _texts(QueryParams(received.decode("utf-8", "replace")))
+    if hasattr(file := fields.get("file"), "read"):
+        fields["q"] = (await file.read()).decode("utf-8-sig", "replace")
+        if "\ufffd" in fields["q"]:
+            raise UserError("Invalid request: the file is not UTF-8")
     values: Any = kind.model_validate(fields | {"base_url": str(request.base_url)})
-    n_chars = len("".join(values.q)) + len(getattr(values, "s", ""))  # q is a text or a list
+    n_chars = len("".join(values.q))  # a text or a list
     if n_chars > max_chars:
         raise UserError(f"Invalid request: request ({n_chars}) exceeds text limit ({max_chars})")
     return values
 
 
-def documented(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the OpenAPI description of the ways to send parameters."""
-    schema = kind.model_json_schema()
-    if kind is Upload:
-        return {"requestBody": {"content": {MULTIPART: {"schema": schema}}}}
-    parameters = [{"name": name, "in": "query", "schema": each} for name, each in schema["properties"].items()]
-    return {"parameters": parameters, "requestBody": {"content": {each: {"schema": schema} for each in (JSON, FORM)}}}
-
-
 def problem(error: ValidationError) -> str:
     """Return LibreTranslate's words for the first error of a request."""
-    first, *_ = errors = error.errors()
+    first = error.errors()[0]
     if not first["loc"]:
         return "Invalid request: the body is not a JSON object"
     name, kind = first["loc"][0], first["type"]
-    if any(each["type"].endswith(("missing", "too_short")) for each in errors if each["loc"][0] == name):
+    if kind.endswith(("missing", "too_short")):
         return f"Invalid request: missing {name} parameter"
     if kind == "literal_error":
         return f"{str(first['input'])[:40]} format is not supported"
-    texts = {"int_": "is not a number", "less": f"must be <= {first.get('ctx', {}).get('le')}"}
-    return f"Invalid request: {name} parameter {texts.get(kind[:4], 'is not valid')}"
+    return f"Invalid request: {name} parameter: {first['msg']}"
 
 
 def _texts(fields: QueryParams | FormData) -> dict[str, Any]:
