@@ -134,10 +134,10 @@ class Service:
         """Return the answer for one text: best translation, warnings, alternatives."""
         pattern, read, write = FORMATS[request.format]
         lines = [read(match["line"]) for match in pattern.finditer(text) if match["line"]]
-        visible = "\n".join(lines)  # without the tags of HTML
-        direction, n_best = self.direction(request, visible), request.alternatives + 1
+        visible, n_best = "\n".join(lines), request.alternatives + 1  # without the tags of HTML
         warnings, ranks = list[str](), [text]  # unchanged if it is in the target language already
-        if direction:
+        if primary(self.source(request, visible)) != primary(request.target):
+            direction = self.direction(request, visible)
             results = await self.batches.translate((direction, n_best), lines)
             rows = [[write(hypothesis.text) for hypothesis in result.hypotheses] for result in results]
             ranks = [fill(pattern, text, [row[min(rank, len(row) - 1)] for row in rows]) for rank in range(n_best)]
@@ -159,36 +159,37 @@ class Service:
         The confidence, 0 to 100, is the share of letters in the script of the language, weighted as in `length`.
         Languages of one script divide it; those that are translated to `target` come first.
         """
-        letters, languages = list(filter(str.isalpha, text))[:SAMPLE], self.every_language
+        letters = list(filter(str.isalpha, text))[:SAMPLE]
+        sources = [src for src, tgt in self.models if primary(tgt) == primary(target)]
+        languages = dict.fromkeys((*sources, *self.every_language))
         shares = {each: sum(length(letter) for letter in letters if reads(each, letter)) for each in languages}
         total = max(length("".join(letters)), sum(shares.values()))
-        sources = [src for src, tgt in self.models if primary(tgt) == primary(target)]
-        best = sorted(filter(shares.get, shares), key=lambda language: (-shares[language], language not in sources))
+        best = sorted(filter(shares.get, shares), key=shares.__getitem__, reverse=True)  # equal ones keep their order
         parts = [(spellings(each)[0], 100 * shares[each] / total) for each in best] or [("en", 0)]
         return [wire.Detected(confidence=round(part, 1), language=code) for code, part in parts]
 
-    def direction(self, request: wire.Languages, text: str) -> Direction | None:
-        """Return the direction for a text, None if it is in the target language already."""
-        source, target = request.source, request.target
-        for code in (target,) if source == "auto" else (source, target):
+    def source(self, request: wire.Languages, text: str) -> str:
+        """Return the language of a text; one without letters, such as 123, is in the target language."""
+        if request.source != "auto":
+            return request.source
+        best = self.detected(text, request.target)[0]
+        return best.language if best.confidence else request.target
+
+    def direction(self, request: wire.Languages, text: str) -> Direction:
+        """Return the direction for a text. Raises UserError if no model has it."""
+        source, target = self.source(request, text), request.target
+        for direction in self.models:
+            if list(map(primary, direction)) == [primary(source), primary(target)]:
+                return direction
+        for code in source, target:
             if primary(code) not in map(primary, self.every_language):
                 raise UserError(f"{code[:40]} is not supported")
-        choices = [each for each in self.models if primary(each.tgt) == primary(target)]
-        if source == "auto":
-            best = self.detected(text, target)[0]
-            # No language is detected in a text without letters, e.g. 123.
-            source = best.language if best.confidence or not choices else choices[0].src
-        matches = [each for each in choices if primary(each.src) == primary(source)]
-        if not matches and primary(source) != primary(target):
-            to, of = (f"{english_name(code)} ({code})" for code in (target, source))
-            raise UserError(f"{to} is not available as a target language from {of}")
-        return matches[0] if matches else None
+        to, of = (f"{english_name(code)} ({code})" for code in (target, source))
+        raise UserError(f"{to} is not available as a target language from {of}")
 
     async def suggest(self, request: wire.Suggest) -> dict[str, bool]:
         """Append a correction to the file, as a row that training reads."""
         direction = self.direction(request, request.q)
-        if direction is None:
-            raise UserError("Invalid request: source and target are the same language")
         row = {"translation": {direction.src: request.q, direction.tgt: request.s}}
         self.suggestions.parent.mkdir(parents=True, exist_ok=True)
         with self.suggestions.open("a", encoding="utf-8") as file:
@@ -261,8 +262,6 @@ class Service:
     def _sentences(self, request: wire.Languages, longest: int = sys.maxsize) -> tuple[Translator, str, Iterator[str]]:
         """Return the translator, the direction, and the sentences to translate."""
         direction = self.direction(request, request.q)
-        if direction is None:
-            raise UserError("Invalid request: the text is in the target language")
         translator = self.models[direction].translator
         longest = min(longest, translator.bundle.max_length)
         parts = sentences(request.q.strip(), translator.bundle.src_tokenizer, [], longest)
