@@ -10,7 +10,6 @@ import html
 import json
 import re
 import secrets
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -19,7 +18,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -34,7 +33,6 @@ from dragoman.translation.lines import Translation, sentences
 from dragoman.translation.translator import Translator
 
 PAGE = Path(__file__).with_name("page.html")
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 # A line has no white space at its ends. Tags, comments, scripts and the like are not lines.
 _LINE = re.compile(r"(?P<line>\S.*(?<!\s))")
 _HTML_LINE = re.compile(
@@ -51,7 +49,7 @@ SUFFIXES = {".txt": "text", ".html": "html"}
 TRADITIONAL = "traditional Chinese: the model does not distinguish the scripts"
 SAMPLE = 500  # letters that decide the language
 MOST_SENTENCES = 20  # explained
-MOST_PIECES = 80  # of a traced sentence; the answer grows quadratically
+MOST_PIECES = 128  # of a sentence that is explained; the answer grows quadratically
 MOST_FILES = 20  # translated files kept in memory for downloads
 MOST_SECONDS = 30.0  # of a request
 MOST_REQUESTS = 256  # in progress
@@ -85,8 +83,7 @@ def create_app(models: Sequence[Model], suggestions: Path, max_chars: int = 50_0
     post("/suggest", wire.Suggest, dict[str, bool], service.suggest)
     post("/explain", wire.Languages, dict[str, Any], partial(service.batches.alone, service.explain))
     post("/trace", wire.Trace, dict[str, Any], partial(service.batches.alone, service.trace))
-    page = {"Content-Security-Policy": POLICY}
-    app.get("/", include_in_schema=False)(lambda: HTMLResponse(PAGE.read_text("utf-8"), headers=page))
+    app.get("/", include_in_schema=False, response_class=FileResponse)(lambda: PAGE)
     app.get("/spec", include_in_schema=False, response_class=RedirectResponse)(lambda: "/openapi.json")
     app.get("/languages")(service.languages)
     app.get("/health")(service.health)
@@ -255,15 +252,15 @@ class Service:
 
     def trace(self, request: wire.Trace) -> dict[str, Any]:
         """Return the search for the first sentence, as in explain/trace.py."""
-        translator, direction, every = self._sentences(request, MOST_PIECES)
+        translator, direction, every = self._sentences(request)
         search = dataclasses.replace(translator.bundle.search, kind="beam", beam_size=request.beam, n_best=1)
         return translator.trace(next(every, ""), search, direction=direction)
 
-    def _sentences(self, request: wire.Languages, longest: int = sys.maxsize) -> tuple[Translator, str, Iterator[str]]:
+    def _sentences(self, request: wire.Languages) -> tuple[Translator, str, Iterator[str]]:
         """Return the translator, the direction, and the sentences to translate."""
         direction = self.direction(request, request.q)
         translator = self.models[direction].translator
-        longest = min(longest, translator.bundle.max_length)
+        longest = min(MOST_PIECES, translator.bundle.max_length)
         parts = sentences(request.q.strip(), translator.bundle.src_tokenizer, [], longest)
         return translator, str(direction), (part.text for part in parts if part.ids)
 
