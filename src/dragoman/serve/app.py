@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect
 
 import dragoman
 from dragoman.errors import UserError
-from dragoman.languages import Direction, english_name, is_traditional, length, primary, reads
+from dragoman.languages import Direction, english_name, is_traditional, primary, reads
 from dragoman.serve import wire
 from dragoman.serve.models import Batches, Model
 from dragoman.special import EOS
@@ -47,7 +47,6 @@ FORMATS: dict[str, tuple[re.Pattern[str], Callable[[str], str], Callable[[str], 
 }
 SUFFIXES = {".txt": "text", ".html": "html"}
 TRADITIONAL = "traditional Chinese: the model does not distinguish the scripts"
-SAMPLE = 500  # letters that decide the language
 MOST_SENTENCES = 20  # explained
 MOST_PIECES = 128  # of a sentence that is explained; the answer grows quadratically
 MOST_FILES = 20  # translated files kept in memory for downloads
@@ -151,26 +150,20 @@ class Service:
         return self.detected(request.q)
 
     def detected(self, text: str, target: str = "") -> list[wire.Detected]:
-        """Return the languages of a text by its script, best first.
-
-        The confidence, 0 to 100, is the share of letters in the script of the language, weighted as in `length`.
-        Languages of one script divide it; those that are translated to `target` come first.
-        """
-        letters = list(filter(str.isalpha, text))[:SAMPLE]
+        """Return the languages that have the script of a text; those that are translated to `target` come first."""
+        if not any(map(str.isalpha, text)):
+            return [wire.Detected(confidence=0, language="en")]
         sources = [src for src, tgt in self.models if primary(tgt) == primary(target)]
-        languages = dict.fromkeys((*sources, *self.every_language))
-        shares = {each: sum(length(letter) for letter in letters if reads(each, letter)) for each in languages}
-        total = max(length("".join(letters)), sum(shares.values()))
-        best = sorted(filter(shares.get, shares), key=shares.__getitem__, reverse=True)  # equal ones keep their order
-        parts = [(spellings(each)[0], 100 * shares[each] / total) for each in best] or [("en", 0)]
-        return [wire.Detected(confidence=round(part, 1), language=code) for code, part in parts]
+        known = list(dict.fromkeys((*sources, *self.every_language)))
+        best = [each for each in known if reads(each, text)]
+        confidence = round(100 / len(best), 1) if best else 0
+        return [wire.Detected(confidence=confidence, language=spellings(each)[0]) for each in best or known[:1]]
 
     def source(self, request: wire.Languages, text: str) -> str:
         """Return the language of a text; one without letters, such as 123, is in the target language."""
         if request.source != "auto":
             return request.source
-        best = self.detected(text, request.target)[0]
-        return best.language if best.confidence else request.target
+        return self.detected(text, request.target)[0].language if any(map(str.isalpha, text)) else request.target
 
     def direction(self, request: wire.Languages, text: str) -> Direction:
         """Return the direction for a text. Raises UserError if no model has it."""
