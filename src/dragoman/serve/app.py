@@ -10,9 +10,10 @@ import html
 import json
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +111,12 @@ class Service:
 
     def __init__(self, models: Sequence[Model], suggestions: Path, max_chars: int, beam: int | None) -> None:
         self.suggestions, self.max_chars, self.beam = suggestions, max_chars, beam
-        self.batches, self.files = Batches(self._run), dict[str, str]()
+        self.batches, self.files = Batches(self._run), deque[tuple[str, str]](maxlen=MOST_FILES)
         pairs = [(direction, model) for model in models for direction in model.translator.bundle.directions]
         self.models = dict(pairs)
         if len(self.models) < len(pairs):
             raise UserError("--model: two models translate in the same direction. Name one of them")
-        self.every_language = list(dict.fromkeys(chain(*zip(*self.models, strict=True))))  # sources first
+        self.known = list(dict.fromkeys(chain(*zip(*self.models, strict=True))))  # sources first
 
     async def translate(self, request: wire.Translate) -> dict[str, Any]:
         """Return the answer; for a list of texts, each value is a list."""
@@ -154,7 +155,7 @@ class Service:
         if not any(map(str.isalpha, text)):
             return [wire.Detected(confidence=0, language="en")]
         sources = [src for src, tgt in self.models if primary(tgt) == primary(target)]
-        known = list(dict.fromkeys((*sources, *self.every_language)))
+        known = list(dict.fromkeys((*sources, *self.known)))
         best = [each for each in known if reads(each, text)]
         confidence = round(100 / len(best), 1) if best else 0
         return [wire.Detected(confidence=confidence, language=spellings(each)[0]) for each in best or known[:1]]
@@ -172,7 +173,7 @@ class Service:
             if list(map(primary, direction)) == [primary(source), primary(target)]:
                 return direction
         for code in source, target:
-            if primary(code) not in map(primary, self.every_language):
+            if primary(code) not in map(primary, self.known):
                 raise UserError(f"{code[:40]} is not supported")
         to, of = (f"{english_name(code)} ({code})" for code in (target, source))
         raise UserError(f"{to} is not available as a target language from {of}")
@@ -193,20 +194,19 @@ class Service:
             raise UserError(f"Invalid request: the file is not text in {' or '.join(SUFFIXES)}")
         answer = await self.translate(wire.Translate.model_validate({**dict(upload), "format": SUFFIXES[suffix]}))
         name = f"{secrets.token_hex(8)}_{primary(upload.target)}{suffix}"
-        self.files[name] = answer["translatedText"]
-        if len(self.files) > MOST_FILES:
-            del self.files[next(iter(self.files))]
+        self.files.append((name, answer["translatedText"]))
         return {"translatedFileUrl": f"{upload.base_url}download_file/{name}"}
 
     async def download_file(self, name: str) -> PlainTextResponse:
-        if name not in self.files:
+        text = dict(self.files).get(name)
+        if text is None:
             raise HTTPException(404, "File not found")
-        return PlainTextResponse(self.files[name], headers={"Content-Disposition": f'attachment; filename="{name}"'})
+        return PlainTextResponse(text, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
     async def languages(self) -> list[dict[str, Any]]:
         """Return the languages, one entry for each of their codes."""
         rows = list[dict[str, Any]]()
-        for language in self.every_language:
+        for language in self.known:
             targets = [code for src, tgt in self.models if src == language for code in spellings(tgt)]
             rows += [{"code": code, "name": english_name(code), "targets": targets} for code in spellings(language)]
         return rows
@@ -216,24 +216,16 @@ class Service:
 
     async def settings(self) -> dict[str, Any]:
         source, target = ({"code": spellings(c)[0], "name": english_name(c)} for c in next(iter(self.models)))
-        return {
-            "charLimit": self.max_chars,
-            "frontendTimeout": 500,
-            "apiKeys": False,
-            "keyRequired": False,
-            "suggestions": True,
-            "filesTranslation": True,
-            "supportedFilesFormat": list(SUFFIXES),
-            "language": {"source": source, "target": target},
-        }
+        keys = {"charLimit": self.max_chars, "frontendTimeout": 500, "apiKeys": False, "keyRequired": False}
+        files = {"filesTranslation": True, "supportedFilesFormat": list(SUFFIXES)}
+        return {**keys, "suggestions": True, **files, "language": {"source": source, "target": target}}
 
     def explain(self, request: wire.Languages) -> dict[str, Any]:
         """Return pieces, their probabilities, and attention of the first sentences.
 
         The attention is the mean over the heads of the last layer, by target piece, then source piece.
         """
-        translator, direction, every = self._sentences(request)
-        texts, answers = list(islice(every, MOST_SENTENCES)), []
+        (translator, direction, texts), answers = self._sentences(request), []
         for text, result in zip(texts, translator.translate(texts, direction=direction), strict=True):
             pair = translator.attend(text, result.text, direction=direction)
             ids = [*translator.bundle.tgt_tokenizer.encode(result.text), EOS]
@@ -245,17 +237,17 @@ class Service:
 
     def trace(self, request: wire.Trace) -> dict[str, Any]:
         """Return the search for the first sentence, as in explain/trace.py."""
-        translator, direction, every = self._sentences(request)
+        translator, direction, texts = self._sentences(request)
         search = dataclasses.replace(translator.bundle.search, kind="beam", beam_size=request.beam, n_best=1)
-        return translator.trace(next(every, ""), search, direction=direction)
+        return translator.trace("".join(texts[:1]), search, direction=direction)
 
-    def _sentences(self, request: wire.Languages) -> tuple[Translator, str, Iterator[str]]:
-        """Return the translator, the direction, and the sentences to translate."""
+    def _sentences(self, request: wire.Languages) -> tuple[Translator, str, list[str]]:
+        """Return the translator, the direction, and the first sentences to translate."""
         direction = self.direction(request, request.q)
         translator = self.models[direction].translator
         longest = min(MOST_PIECES, translator.bundle.max_length)
         parts = sentences(request.q.strip(), translator.bundle.src_tokenizer, [], longest)
-        return translator, str(direction), (part.text for part in parts if part.ids)
+        return translator, str(direction), [part.text for part in parts if part.ids][:MOST_SENTENCES]
 
     def _run(self, options: tuple[Direction, int], texts: list[str]) -> list[Translation]:
         """Translate a batch, with the model as it is now."""
