@@ -152,7 +152,7 @@ class Service:
 
     def detected(self, text: str, target: str = "") -> list[wire.Detected]:
         """Return the languages that have the script of a text; those that are translated to `target` come first."""
-        if not any(map(str.isalpha, text)):
+        if not any(map(str.isalpha, text)):  # as in LibreTranslate
             return [wire.Detected(confidence=0, language="en")]
         sources = [src for src, tgt in self.models if primary(tgt) == primary(target)]
         known = list(dict.fromkeys((*sources, *self.known)))
@@ -161,10 +161,8 @@ class Service:
         return [wire.Detected(confidence=confidence, language=spellings(each)[0]) for each in best or known[:1]]
 
     def source(self, request: wire.Languages, text: str) -> str:
-        """Return the language of a text; one without letters, such as 123, is in the target language."""
-        if request.source != "auto":
-            return request.source
-        return self.detected(text, request.target)[0].language if any(map(str.isalpha, text)) else request.target
+        """Return the language of a text, detected if the request does not name it."""
+        return self.detected(text, request.target)[0].language if request.source == "auto" else request.source
 
     def direction(self, request: wire.Languages, text: str) -> Direction:
         """Return the direction for a text. Raises UserError if no model has it."""

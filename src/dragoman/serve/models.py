@@ -31,19 +31,25 @@ class Model:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.history = folder, dict[int | None, dict[str, Any]]()
+        self._tried: list[int] | None = None  # times at which the bundle and its export were written
         self._load()
 
     def refresh(self) -> None:
         """Load the bundle if it has changed; if that fails, the old one stays in use."""
         try:
-            if self._versions() != self._tried:
-                self._load()
+            self._load()
         except Exception as error:  # a damaged folder must not stop the server
             self.status["error"] = f"{error}. The model loaded before stays in use"
             log.warning("warning: %s", self.status["error"])
 
     def _load(self) -> None:
-        self._tried = self._versions()
+        folder = locate(self.folder)
+        manifests = folder / MANIFEST, export_of(folder) / MANIFEST
+        # Not by Path.exists(), which raises an error for a cache folder that may not be read.
+        versions = [path.stat().st_mtime_ns for path in manifests if os.path.exists(path)]
+        if versions == self._tried:
+            return
+        self._tried = versions
         translator = Translator.load(self.folder)
         bundle, scores = translator.bundle, translator.bundle.meta.get("validation") or {}
         entry = {"name": bundle.meta.get("name") or self.folder.name, "engine": translator.engine}
@@ -55,13 +61,6 @@ class Model:
         self.history[scores.get("step")] = entry
         self.translator = translator  # the next batch uses it
         self.status = entry | {"history": list(self.history.values())}  # for /health
-
-    def _versions(self) -> list[int]:
-        """Return the times at which the bundle and its export were written."""
-        bundle = locate(self.folder)
-        manifests = bundle / MANIFEST, export_of(bundle) / MANIFEST
-        # Not by Path.exists(), which raises an error for a cache folder that may not be read.
-        return [path.stat().st_mtime_ns for path in manifests if os.path.exists(path)]
 
 
 def watch(models: Sequence[Model]) -> None:

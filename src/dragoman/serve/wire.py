@@ -85,7 +85,8 @@ async def parameters(kind: type[BaseModel], request: Request, max_chars: int) ->
     else:
         # Not by request.form(), which takes unescaped UTF-8 for Latin-1.
         fields |= _texts(QueryParams(received.decode("utf-8", "replace")))
-    if hasattr(file := fields.get("file"), "read"):
+    file: Any = fields.get("file")
+    if hasattr(file, "read"):
         fields["q"] = (await file.read()).decode("utf-8-sig", "replace")
         if "\ufffd" in fields["q"]:
             raise UserError("Invalid request: the file is not UTF-8")
