@@ -58,7 +58,7 @@ MOST_REQUESTS = 256  # in progress
 def create_app(models: Sequence[Model], suggestions: Path, max_chars: int = 50_000, beam: int | None = None) -> FastAPI:
     """Return the application; `beam` replaces the beam size of the bundles."""
     # FastAPI's pages of documentation load scripts from elsewhere.
-    errors: dict[int | str, Any] = {"default": {"model": wire.Error}}
+    errors: dict[int | str, Any] = {"default": {"model": dict[str, str], "description": "error: a text"}}
     app = FastAPI(title="Dragoman", version=dragoman.__version__, docs_url=None, redoc_url=None, responses=errors)
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=["*"])
     for kind in (HTTPException, ValidationError, UserError, TimeoutError, ClientDisconnect, Exception):

@@ -49,10 +49,6 @@ class Upload(Languages):
     base_url: SkipJsonSchema[str]
 
 
-class Error(BaseModel):
-    error: str
-
-
 class Detected(BaseModel):
     confidence: float
     language: str
