@@ -18,7 +18,7 @@ from dragoman.bundle import Bundle
 from dragoman.config import PositionConfig, TokenizerConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
-from dragoman.export import weights
+from dragoman.export import huggingface
 from dragoman.languages import Direction
 from dragoman.model.transformer import Transformer
 from dragoman.translation.translator import Translator
@@ -239,7 +239,7 @@ def test_included_bundles_are_whole_small_and_exportable() -> None:
     assert [folder.name for folder in folders] == ["en_zh", "zh_en"]
     assert sum(path.stat().st_size for folder in folders for path in folder.iterdir()) <= 36e6
     for folder in folders:
-        assert weights.unsupported(bundles.load(folder).model_config) is None
+        assert huggingface.unsupported(bundles.load(folder).model_config) is None
     translator = Translator.load("data/pretrained/zh_en", engine="torch")
     assert [result.text for result in translator.translate(["好久不见"])] == ["Long time no see."]
 

@@ -15,7 +15,7 @@ from dragoman import bundle as bundles
 from dragoman.config import Config, DataConfig, ModelConfig, PositionConfig, SearchConfig, TokenizerConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
-from dragoman.export import huggingface, weights
+from dragoman.export import huggingface
 from dragoman.model.transformer import Transformer
 from dragoman.training import fit
 from dragoman.translation import export
@@ -101,7 +101,7 @@ def test_what_cannot_be_expressed_is_named() -> None:
     shapes += [{"tie": "tgt"}, {"tie": "none", "norm": "post"}]
     for shape in shapes:
         key, value = next(iter(shape.items()))
-        setting = weights.unsupported(dataclasses.replace(ModelConfig(), **shape)) or ""
+        setting = huggingface.unsupported(dataclasses.replace(ModelConfig(), **shape)) or ""
         assert setting.startswith(f"model.{key}.") if key == "position" else setting == f"model.{key}={value}"
 
 
@@ -110,12 +110,12 @@ def test_an_error_leaves_the_older_export(golden: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(export, "SENTENCES", 2)
     monkeypatch.setattr(huggingface, "_LONGEST", 12)
     huggingface.export_bundle(folder)
-    before, right = (folder / "huggingface" / "model.safetensors").read_bytes(), weights.state_dict
+    before, right = (folder / "huggingface" / "model.safetensors").read_bytes(), huggingface.state_dict
 
     def wrong(model: Transformer) -> dict[str, torch.Tensor]:
         return right(model) | {"model.decoder.layer_norm.bias": torch.ones(model.config.d_model)}
 
-    monkeypatch.setattr(weights, "state_dict", wrong)
+    monkeypatch.setattr(huggingface, "state_dict", wrong)
     with pytest.raises(UserError, match="another greedy translation"):
         huggingface.export_bundle(folder)
     assert (folder / "huggingface" / "model.safetensors").read_bytes() == before

@@ -5,27 +5,34 @@ config.json also holds the bundle's configuration. transformers keeps it, so a m
 Verification: transformers loads the export as any user would. It must encode 100 sentences to the same ids as
 Dragoman, and translate them alike from one padded batch. Greedy translations may differ only after a near tie
 (translation/export.py), those of beam search only if their scores are that close.
+
+Pegasus (pre-norm) and Marian (post-norm) compute the same function as a Transformer with sinusoids. They put all sines
+before all cosines; here sines and cosines alternate. The components of the residual stream are reordered, and so is the
+axis of each matrix that reads or writes it.
 """
 
 import dataclasses
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from dragoman import bundle as bundles
 from dragoman import files
 from dragoman.bundle import CARD, CONFIG, WEIGHTS, Bundle, evaluations, read_json
-from dragoman.config import SearchConfig
+from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
-from dragoman.export import weights
 from dragoman.languages import primary
+from dragoman.model.transformer import Transformer
 from dragoman.search.search import NEVER, normalised
 from dragoman.special import BOS, EOS, PAD, UNK
 from dragoman.translation import export
@@ -34,6 +41,7 @@ from dragoman.translation.engine import log_probs, translate_ids
 FOLDER = "huggingface"
 _SPM = ("source.spm", "target.spm")
 _LONGEST = 60  # pieces of a verified translation
+_READS, _WRITES = 1, 0  # the axis of a weight that the residual stream has: its input, or its output
 
 
 def export_bundle(folder: Path, sources: Sequence[str] = ()) -> str:
@@ -41,7 +49,7 @@ def export_bundle(folder: Path, sources: Sequence[str] = ()) -> str:
     import transformers
 
     bundle, target = bundles.load(folder), folder / FOLDER
-    if setting := weights.unsupported(bundle.model_config):
+    if setting := unsupported(bundle.model_config):
         raise UserError(f"{folder}: neither Pegasus nor Marian of transformers supports {setting}. Use ctranslate2")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -68,7 +76,7 @@ def load(folder: Path) -> Bundle:
     tokenizers = [src] if src.sha256 == tgt.sha256 else [src, tgt]
     info = bundles.info_from_json(config["dragoman"], tokenizers, folder / CONFIG)
     model = bundles.untrained_model(info)
-    weights.load_state_dict(model, load_file(folder / WEIGHTS), folder / WEIGHTS)
+    load_state_dict(model, load_file(folder / WEIGHTS), folder / WEIGHTS)
     return Bundle(model=model.eval(), **vars(info))
 
 
@@ -83,7 +91,7 @@ def _write_model(bundle: Bundle, description: dict[str, Any], kind: Any, folder:
         shape |= {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": len(bundle.tgt_tokenizer)}
     ids = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "decoder_start_token_id": BOS}
     model = kind(kind.config_class(**shape, **ids, forced_eos_token_id=None))
-    model.load_state_dict(weights.state_dict(bundle.model), strict=False)
+    model.load_state_dict(state_dict(bundle.model), strict=False)
     model.tie_weights()
     model.generation_config = type(model.generation_config)(
         **ids,
@@ -167,3 +175,72 @@ def _is_tie(bundle: Bundle, source: list[int], a: list[int], b: list[int], searc
     totals = (float(log_probs(bundle.model, source, ids).sum()) for ids in (a, b))
     first, second = (normalised(t, len(ids) + 1, search.length_penalty) for t, ids in zip(totals, (a, b), strict=True))
     return abs(first - second) <= export.NEAR_TIE
+
+
+def unsupported(config: ModelConfig) -> str | None:
+    """Return the first setting that neither Marian nor Pegasus supports, or None."""
+    supported = {
+        f"model.score={config.score}": config.score == "scaled_dot",
+        f"model.position.kind={config.position.kind}": config.position.kind == "sinusoidal",
+        f"model.position.base={config.position.base}": config.position.base == 10_000,
+        f"model.activation={config.activation}": config.activation in ("relu", "gelu"),
+        f"model.normalization={config.normalization}": config.normalization == "layer_norm",
+        f"model.tie={config.tie}": config.tie in (("all",) if config.norm == "pre" else ("all", "tgt")),
+    }
+    return next((setting for setting in supported if not supported[setting]), None)
+
+
+@torch.no_grad()
+def state_dict(model: Transformer) -> dict[str, Tensor]:
+    """Return the weights with the names and the order of Marian and Pegasus."""
+    order = _order(model.config.d_model)
+    return {name: ours if axis is None else ours.index_select(axis, order) for name, ours, axis in _tensors(model)}
+
+
+@torch.no_grad()
+def load_state_dict(model: Transformer, tensors: Mapping[str, Tensor], where: object) -> None:
+    """Fill the model with the weights of `state_dict`, read from the file `where`."""
+    order = _order(model.config.d_model).argsort()
+    for name, ours, axis in _tensors(model):
+        if name not in tensors or tensors[name].shape != ours.shape:
+            raise UserError(f"{where}: {name} is missing or has another shape. Export the model again")
+        ours.copy_(tensors[name] if axis is None else tensors[name].index_select(axis, order))
+
+
+def _order(d_model: int) -> Tensor:
+    return torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)))
+
+
+def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor, int | None]]:
+    """Yield the exported name, the tensor of the model, and its residual axis or None."""
+    for root, module, axis in _modules(model):
+        yield f"{root}.weight", module.weight, axis
+        if hasattr(module, "bias"):
+            yield f"{root}.bias", module.bias, None if axis == _READS else _WRITES
+
+
+def _modules(model: Any) -> Iterator[tuple[str, Any, int]]:
+    """Yield the exported name, the module, and the residual axis of its weight."""
+    if model.config.tie == "all":
+        yield "model.shared", model.src_embedding.table, _READS
+    else:
+        yield "model.encoder.embed_tokens", model.src_embedding.table, _READS
+        yield "model.decoder.embed_tokens", model.tgt_embedding.table, _READS
+    for side, last_norm in (("encoder", model.encoder_norm), ("decoder", model.decoder_norm)):
+        for number, layer in enumerate(getattr(model, side)):
+            root = f"model.{side}.layers.{number}"
+            attentions = {"self_attn": layer.self_attention}
+            if side == "decoder":
+                attentions["encoder_attn"] = layer.cross_attention
+            for name, attention in attentions.items():
+                yield f"{root}.{name}.q_proj", attention.q, _READS
+                halves = zip(attention.kv.weight.chunk(2), attention.kv.bias.chunk(2), strict=True)
+                for letter, (weight, bias) in zip("kv", halves, strict=True):
+                    yield f"{root}.{name}.{letter}_proj", SimpleNamespace(weight=weight, bias=bias), _READS
+                yield f"{root}.{name}.out_proj", attention.out, _WRITES
+            yield f"{root}.fc1", layer.feed_forward.up, _READS
+            yield f"{root}.fc2", layer.feed_forward.down, _WRITES
+            for name, residual in zip((*attentions, "final"), layer.residuals, strict=True):
+                yield f"{root}.{name}_layer_norm", residual.norm, _WRITES
+        if model.config.norm == "pre":
+            yield f"model.{side}.layer_norm", last_norm, _WRITES
