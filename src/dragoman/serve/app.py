@@ -116,7 +116,7 @@ class Service:
         self.models = dict(pairs)
         if len(self.models) < len(pairs):
             raise UserError("--model: two models translate in the same direction. Name one of them")
-        self.known = list(dict.fromkeys(chain(*zip(*self.models, strict=True))))  # sources first
+        self.known = list(dict.fromkeys(chain(*self.models)))  # languages
 
     async def translate(self, request: wire.Translate) -> dict[str, Any]:
         """Return the answer; for a list of texts, each value is a list."""
@@ -151,7 +151,7 @@ class Service:
         return self.detected(request.q)
 
     def detected(self, text: str, target: str = "") -> list[wire.Detected]:
-        """Return the languages that have the script of a text; those that are translated to `target` come first."""
+        """Return the languages with the script of a text, sources of `target` first."""
         if not any(map(str.isalpha, text)):  # as in LibreTranslate
             return [wire.Detected(confidence=0, language="en")]
         sources = [src for src, tgt in self.models if primary(tgt) == primary(target)]
