@@ -5,9 +5,8 @@ into evaluation mode.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +22,6 @@ from dragoman.search.search import SEARCHES, search
 
 _MOST_WORKERS = 4  # more would wait for Python's global lock
 Ids = Sequence[Sequence[int]]  # of sentences, without <EOS>
-T = TypeVar("T")
 
 
 def translate_ids(
@@ -42,28 +40,35 @@ def translate_ids(
     done so far.
     """
     lines = range(len(sources)) if lines is None else lines
-    lengths = [len(source) + 1 for source in sources]  # with <EOS>
     limit = (model.max_positions or sys.maxsize) - 1  # <BOS> has a position, too
-    device = model.projection.weight.device
+    device = model.eval().projection.weight.device
     width = choose("search.kind", config.kind, SEARCHES).width(config)
-    results: list[list[Hypothesis]] = [[] for _ in sources]
+    batches = length_batches([len(source) + 1 for source in sources], batch_tokens, rows_per=width)  # with <EOS>
+    # Threads that share the small products of one batch wait for each other more than they compute.
+    n_threads = torch.get_num_threads()
+    n_workers = max(1, min(n_threads, len(batches), _MOST_WORKERS)) if device.type == "cpu" else 1
+    autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
 
     def translate(batch: list[int]) -> list[list[Hypothesis]]:
         inputs = collate([sources[i] for i in batch], [[]] * len(batch))
         padding = inputs.src_key_padding_mask
-        cache = model.begin(inputs.src.to(device), padding.to(device) if padding.any() else None)
         sentences = [Sentence(lines[i], min(config.max_length(len(sources[i])), limit)) for i in batch]
-        return search(model.step, cache, sentences, config)
+        # A thread has its own state. Unlike inference_mode, no_grad lets autocast cast each weight once.
+        with torch.no_grad(), torch.autocast(device.type, autocast[1], enabled=autocast[0]):
+            cache = model.begin(inputs.src.to(device), padding.to(device) if padding.any() else None)
+            return search(model.step, cache, sentences, config)
 
-    model.eval()
-    batches = length_batches(lengths, batch_tokens, rows_per=width)
-    n_done = 0
-    for batch, hypotheses in zip(batches, _in_threads(translate, batches, device), strict=True):
-        for i, row in zip(batch, hypotheses, strict=True):
-            results[i] = row
-        n_done += len(batch)
-        progress(n_done)
-    return results
+    results: dict[int, list[Hypothesis]] = {}
+    torch.set_num_threads(n_threads // n_workers)
+    try:
+        with ThreadPoolExecutor(n_workers) as pool:
+            # A GPU's current device belongs to the thread.
+            for batch, rows in zip(batches, (pool.map if n_workers > 1 else map)(translate, batches), strict=True):
+                results.update(zip(batch, rows, strict=True))
+                progress(len(results))
+    finally:
+        torch.set_num_threads(n_threads)
+    return [results[i] for i in range(len(sources))]
 
 
 @torch.no_grad()
@@ -105,26 +110,3 @@ def choose_device(name: str = "auto") -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError):
         raise UserError(f"device '{name}': not available here. Choose auto, cpu, cuda, cuda:N or mps") from None
     return device
-
-
-def _in_threads(translate: Callable[[list[int]], T], batches: list[list[int]], device: torch.device) -> Iterator[T]:
-    """Translate the batches, in order; on a CPU up to _MOST_WORKERS at a time.
-
-    Threads that share the small products of one batch wait for each other more than they compute.
-    """
-    n_threads = torch.get_num_threads()
-    n_workers = max(1, min(n_threads, len(batches), _MOST_WORKERS)) if device.type == "cpu" else 1
-    autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
-
-    def work(batch: list[int]) -> T:
-        # Unlike inference_mode, no_grad lets autocast cast each weight once.
-        with torch.no_grad(), torch.autocast(device.type, autocast[1], enabled=autocast[0]):
-            return translate(batch)
-
-    torch.set_num_threads(n_threads // n_workers)
-    try:
-        with ThreadPoolExecutor(n_workers) as pool:
-            # A GPU's current device belongs to the thread.
-            yield from (pool.map if n_workers > 1 else map)(work, batches)
-    finally:
-        torch.set_num_threads(n_threads)
