@@ -3,7 +3,7 @@
 translation/export.py writes the folder ctranslate2/ of a bundle. It holds CTranslate2's files and a manifest.json with
 checksums of the weights that were exported.
 
-CTranslate2 has one max_decoding_length per batch, but Dragoman has one maximum length (`caps`) per sentence. A batch is
+CTranslate2 has one max_decoding_length per call, but Dragoman has one maximum length (`caps`) per sentence. A chunk is
 decoded up to its largest maximum, then each hypothesis is cut at its own. Greedy search gives exactly torch's result. A
 beam hypothesis that reaches its maximum may differ from torch's. A hypothesis that is cut keeps its score.
 """
@@ -11,9 +11,9 @@ beam hypothesis that reaches its maximum may differ from torch's. A hypothesis t
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from dragoman.search import Hypothesis
 
 SEARCHES = ("greedy", "beam")  # kinds with the same results in CTranslate2 and search/
 FORMAT_VERSION = 1
+CHUNK = 512  # sentences of like length with one maximum length; CTranslate2 makes its batches of them
 Ids = Sequence[Sequence[int]]
 
 
@@ -77,28 +78,32 @@ class CTranslate2Engine:
         caps = [min(search.max_length(len(source)), limit) for source in sources]
         width = search.beam_size if search.kind == "beam" else 1
         n_tokens = sum(len(source) + 1 for source in sources)
-        batches = list(_batches(sources, min(batch_tokens // width, n_tokens // self.workers)))
+        order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
+        chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
         queued = [
             self._model.translate_batch(
-                [[self._src_pieces[id] for id in sources[i]] for i in batch],
+                [[self._src_pieces[id] for id in sources[i]] for i in chunk],
+                max_batch_size=max(1, min(batch_tokens // width, n_tokens // self.workers)),
+                batch_type="tokens",
                 asynchronous=True,
                 beam_size=width,
                 num_hypotheses=search.n_best,
                 length_penalty=search.length_penalty,
                 return_scores=scored,
-                max_decoding_length=max(caps[i] for i in batch),
+                max_decoding_length=max(caps[i] for i in chunk),
                 min_decoding_length=1,
                 max_input_length=0,
             )
-            for batch in batches
+            for chunk in chunks
         ]
-        results: list[list[Hypothesis]] = [[] for _ in sources]
-        for n_done, (i, future) in enumerate(zip(chain(*batches), chain(*queued), strict=True), 1):
+        results: dict[int, list[Hypothesis]] = {}
+        for i, future in zip(order, chain(*queued), strict=True):
             answer = future.result()
-            for pieces, score in zip(answer.hypotheses, answer.scores or repeat(math.nan), strict=False):
-                results[i].append(Hypothesis([self._tgt_ids[piece] for piece in pieces[: caps[i]]], score, []))
-            progress(n_done)
-        return results
+            ids = [[self._tgt_ids[piece] for piece in pieces[: caps[i]]] for pieces in answer.hypotheses]
+            scores = answer.scores or [math.nan] * len(ids)
+            results[i] = [Hypothesis(*each, []) for each in zip(ids, scores, strict=True)]
+            progress(len(results))
+        return [results[i] for i in range(len(sources))]
 
 
 def export_of(bundle: Path) -> Path:
@@ -112,15 +117,3 @@ def export_of(bundle: Path) -> Path:
 def made_of(bundle: Path) -> dict[str, Any]:
     """Return the manifest's entries of the files that the export depends on."""
     return {name: entry for name, entry in listed(bundle).items() if name != CARD}
-
-
-def _batches(sources: Ids, n_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of source indices, longest first, of at most `n_tokens` each.
-
-    It does not use data.batching.length_batches, so that translating imports no numpy.
-    """
-    order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
-    while order:
-        n_rows = max(1, n_tokens // (len(sources[order[0]]) + 1))
-        yield order[:n_rows]
-        order = order[n_rows:]
