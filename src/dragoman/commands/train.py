@@ -39,24 +39,17 @@ def parser() -> cli.Parser:
 
 
 def completions(prefix: str, **_: object) -> list[str]:
-    """Return groups and keys, or after "=" the named values of one, or files."""
+    """Return groups and keys, or after "=" the named values of one."""
     named = GROUPS | named_values(Config())
-    key, equals, value = prefix.partition("=")
-    if not equals:
-        return [f"{key}=" for key in named]
-    if not (values := named.get(key)):
-        from argcomplete import FilesCompleter
-
-        values = list(FilesCompleter()(value))
-    return [f"{key}={each}" for each in values]
+    key, equals, _value = prefix.partition("=")
+    return [f"{key}={value}" for value in named.get(key, ())] if equals else [f"{key}=" for key in named]
 
 
 def check_settings(words: list[str]) -> list[str]:
     """Return `words`, all of which are settings. Raises UserError for another word."""
     for word in words:
         if word.startswith("-") or "=" not in word:
-            guess = f"experiment={word}" if word in GROUPS["experiment"] else word.lstrip("-")
-            hint = f" (did you mean {guess}?)" if "=" in guess else ""
+            hint = f" (did you mean experiment={word}?)" if word in GROUPS["experiment"] else ""
             raise UserError(f"{word}: not a setting{hint}. Write settings as key=value")
     return words
 
