@@ -115,7 +115,6 @@ def test_the_input_chooses_the_newest_model(run: Run, home: Path) -> None:
     assert "runs/en_zh/bundle (en-zh)" in run(main, stdin=b"\n\nLong time no see\n").err
     assert "(zh-en)" in run(main, stdin=b"\n\n1984\n" + "一九八四".encode()).err
     assert "runs/en_zh/bundle" in run(main, "好", "--direction", "en_zh").err
-    assert "from 'zh'" in run(main, "Hello", "--model", "runs/zh_en").err
 
 
 BOTH_WAYS = [("好久不见", "zh_en", "en_zh"), ("Hello", "en_zh", "zh_en")]
@@ -129,7 +128,6 @@ def test_the_script_chooses_the_direction(run: Run, text: str, own: str, other: 
     assert run(main, text, "--json", "--direction", own) == by_script
     against = run(main, text, "--json", "--direction", other)
     assert against.out != by_script.out
-    assert "another script" in against.err
 
 
 def test_without_a_run_an_included_model_answers(run: Run, home: Path) -> None:

@@ -167,8 +167,6 @@ def load_translator(args: argparse.Namespace, lines: Iterable[str]) -> tuple[Tra
     direction = translator.direction(args.direction, sample)
     if not args.model or len(translator.bundle.directions) > 1:
         print(f"model: {folder} ({direction.src}-{direction.tgt})", file=sys.stderr)
-    if not reads(direction.src, sample):
-        print(f"note: {folder} translates from '{direction.src}', but the input is in another script", file=sys.stderr)
     return translator, itertools.chain(first, rest), direction
 
 
