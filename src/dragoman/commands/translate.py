@@ -51,10 +51,10 @@ def main(argv: list[str]) -> None:
         raise UserError("--attention, --trace: only for one sentence. Give it as the one argument")
     if args.attention and not args.attention.lower().endswith((".png", ".html")):
         raise UserError("--attention: name a .png (picture of the last layer) or a .html (all layers and heads)")
-    if args.trace and args.output and not args.json and not args.output.lower().endswith(".html"):
-        raise UserError(f"--trace: --output is a .html page, or JSON with --json (found {args.output})")
-    if args.sample and (args.trace or args.embed):
-        raise UserError("--sample: does not go with --trace or --embed. Remove one")
+    if args.trace and args.output and not args.output.lower().endswith(".html"):
+        raise UserError(f"--trace: --output is a .html page (found {args.output})")
+    if (args.sample or args.json) and (args.trace or args.embed):
+        raise UserError("--sample, --json: neither goes with --trace or --embed. Remove one")
     if not args.text and not args.input and sys.stdin.isatty():
         options.error("no text: give it as an argument, by --input FILE, or by a pipe")
     with ExitStack() as opened:
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> None:
         search, n_warnings = cli.search_config(args, translator.bundle.search), 0
         if args.trace:
             search = dataclasses.replace(search, kind="beam", beam_size=args.beam or 1, n_best=1)
-            show(translator.trace(args.text[0], search, direction=str(direction)), args, out, direction)
+            show(translator.trace(args.text[0], search, direction=str(direction)), out, direction)
             return
         for number, result in enumerate(translator.stream(lines, search, scored=args.json, **settings), 1):
             for message in result.warnings:
@@ -105,16 +105,14 @@ def attention(translator: Translator, args: argparse.Namespace, translation: str
     return attention_figure(attended.maps["cross"][-1], pieces["tgt_out"], pieces["src"], title=translation)
 
 
-def show(trace: dict[str, Any], args: argparse.Namespace, out: IO[bytes] | None, languages: Direction) -> None:
-    """Print a trace as text or JSON, or write it to `out` as a page or JSON."""
+def show(trace: dict[str, Any], out: IO[bytes] | None, languages: Direction) -> None:
+    """Print a trace, or write it to `out` as a page."""
     from rich.console import Console
 
     from dragoman.explain.page import render
     from dragoman.explain.trace import as_text
 
-    if args.json:
-        (out or sys.stdout.buffer).write(json.dumps(trace, ensure_ascii=False).encode() + b"\n")
-    elif out:
+    if out:
         out.write(render("trace.html", trace=trace, languages=languages))
     else:
         Console().print(as_text(trace), soft_wrap=True)
