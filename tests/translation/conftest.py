@@ -35,7 +35,7 @@ def golden(golden_folder: Path) -> Bundle:
 
 @pytest.fixture(scope="session")
 def translator(golden: Bundle) -> Translator:
-    return Translator(golden, lambda: golden)
+    return Translator(golden)
 
 
 @pytest.fixture(scope="session")

@@ -75,7 +75,7 @@ def test_lines_without_words_are_blank_or_copied(translator: Translator) -> None
 @pytest.mark.parametrize("line", ["一" * 300 + "，" + "二" * 400, "word " * 300, "".join(CHINESE * 40)])
 def test_long_lines_are_split_and_no_part_is_lost(line: str, golden: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = dataclasses.replace(golden, meta={"max_length": 24})
-    short = Translator(bundle, lambda: bundle)
+    short = Translator(bundle)
     rows: list[list[int]] = []  # the source ids that reach the encoder, without <EOS> and padding
     encode = short.model.encode
 
@@ -121,7 +121,7 @@ def test_attention_has_a_piece_for_every_row_and_column(translator: Translator) 
 
 def test_a_limit_of_positions_splits_sentences(shaped: Callable[..., Bundle]) -> None:
     bundle = dataclasses.replace(shaped(position=PositionConfig(kind="learned", length=16)), meta={"max_length": 14})
-    short = Translator(bundle, lambda: bundle)
+    short = Translator(bundle)
     long = "好你" * 40
     assert short.translate([long], GREEDY)[0].text
     assert short.embed([long]).isfinite().all()

@@ -41,13 +41,12 @@ log = logging.getLogger(__name__)
 
 
 class Translator:
-    """A bundle with an engine: its `export`, or torch with the model from `read`."""
+    """A bundle with an engine: its `export`, or torch with the model of the bundle."""
 
-    def __init__(self, bundle: BundleInfo, read: Callable[[], Bundle], export: CTranslate2Engine | None = None) -> None:
-        self.bundle, self._read, self._export = bundle, read, export
+    def __init__(self, bundle: BundleInfo, export: CTranslate2Engine | None = None, folder: Path | str = "") -> None:
+        self.bundle, self._export, self._folder = bundle, export, folder
+        self.tokenizers = bundle.src_tokenizer, bundle.tgt_tokenizer
         self.engine = "ctranslate2" if export else "torch"  # for the searches that it supports
-        if not export:
-            self.model = read().model
 
     @classmethod
     def load(cls, folder: Path | str, device: str = "auto", *, engine: str = "auto") -> "Translator":
@@ -58,19 +57,16 @@ class Translator:
         check_choice("--engine", engine, ("auto", "torch", "ctranslate2"))
         folder = bundles.locate(Path(folder))
         info = bundles.load_info(folder)
-        export = None if engine == "torch" else _load_export(folder, info, engine, device)
+        if engine != "torch" and (export := _load_export(folder, info, engine, device)):
+            return cls(info, export, folder)
+        from dragoman.translation.engine import choose_device
 
-        def read() -> Bundle:
-            from dragoman.translation.engine import choose_device
-
-            return bundles.load(folder, choose_device(device))
-
-        return cls(info, read, export)
+        return cls(bundles.load(folder, choose_device(device)))
 
     @cached_property
     def model(self) -> "Transformer":
-        """The model in torch; if there is an export, it is read at its first use."""
-        return self._read().model
+        """The model in torch; beside an export, it is read at its first use."""
+        return (self.bundle if isinstance(self.bundle, Bundle) else bundles.load(self._folder)).model
 
     def direction(self, name: str | None, text: str) -> Direction:
         """Return the direction `name`; without a name, the one for the script of `text`."""
@@ -118,16 +114,14 @@ class Translator:
         """Return attention weights of `line` and its `translation`, without splitting."""
         from dragoman.explain.trace import attended
 
-        tokenizers = self.bundle.src_tokenizer, self.bundle.tgt_tokenizer
         tgt = self.bundle.tgt_tokenizer.encode(clean_text(translation))
-        return attended(self.model, tokenizers, self._whole(line, direction), tgt)
+        return attended(self.model, self.tokenizers, self._whole(line, direction), tgt)
 
     def trace(self, line: str, search: SearchConfig, *, direction: str | None = None) -> dict[str, Any]:
         """Return each step of the search for `line`, as in explain/trace.py."""
         from dragoman.explain.trace import trace
 
-        tokenizers = self.bundle.src_tokenizer, self.bundle.tgt_tokenizer
-        return trace(self.model, tokenizers, self._whole(line, direction), search)
+        return trace(self.model, self.tokenizers, self._whole(line, direction), search)
 
     def embed(
         self,
