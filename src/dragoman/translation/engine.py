@@ -80,7 +80,14 @@ def log_probs(model: Transformer, source: Sequence[int], target: Sequence[int]) 
 
 
 @torch.no_grad()
-def line_vectors(model: Transformer, lines: Sequence[Ids], pooling: str, *, batch_tokens: int = 4096) -> Tensor:
+def line_vectors(
+    model: Transformer,
+    lines: Sequence[Ids],
+    pooling: str,
+    *,
+    batch_tokens: int = 4096,
+    progress: Callable[[int], object] = lambda n_lines: None,
+) -> Tensor:
     """One vector per line, (n, D) float32 on the CPU; zeros without sentences.
 
     A line holds the ids of its sentences. Its vector is the mean of theirs, weighted by tokens.
@@ -91,12 +98,15 @@ def line_vectors(model: Transformer, lines: Sequence[Ids], pooling: str, *, batc
     lengths = [len(ids) + 1 for ids in sentences]
     weights = torch.tensor(lengths, dtype=torch.float32)[:, None]
     sums = torch.zeros(len(lines), model.config.d_model)
+    n_done = 0
     model.eval()
     for batch in length_batches(lengths, batch_tokens):
         inputs = collate([sentences[i] for i in batch], [[]] * len(batch)).to(model.projection.weight.device)
         memory = model.encode(inputs.src, inputs.src_key_padding_mask)
         vectors = pool(memory, inputs.src_key_padding_mask).float().cpu()
         sums.index_add_(0, owners[batch], vectors * weights[batch])
+        n_done += len(batch)
+        progress(len(lines) * n_done // len(sentences))
     return sums / torch.zeros(len(lines), 1).index_add_(0, owners, weights).clamp(min=1)
 
 

@@ -27,7 +27,7 @@ from dragoman.errors import UserError, check_choice, choose
 from dragoman.languages import Direction, by_script
 from dragoman.search import Hypothesis
 from dragoman.translation.ctranslate2 import SEARCHES, CTranslate2Engine, export_of
-from dragoman.translation.lines import Candidate, Sentence, Translation, join, sentences
+from dragoman.translation.lines import Candidate, Translation, join, sentences
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,7 +85,7 @@ class Translator:
         batch_tokens: int = 4096,
         direction: str | None = None,
         scored: bool = True,
-        progress: Callable[[int], object] | None = None,
+        progress: Callable[[int], object] = lambda n_lines: None,
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order; the input may have any length.
 
@@ -93,19 +93,30 @@ class Translator:
         maximum of sentences x beams x longest sentence in a batch. `scored=False` is faster, but scores may be
         missing. `progress` is called with the number of lines done so far.
         """
-        search, progress = search or self.bundle.search, progress or (lambda n_lines: None)
-        translate = self._translate_ids(search, scored)
+        search, tokenizer = search or self.bundle.search, self.bundle.src_tokenizer
+        if self._export and search.kind in SEARCHES:
+            translate: Callable[..., list[list[Hypothesis]]] = partial(self._export.translate, scored=scored)
+        else:
+            if self._export:
+                log.warning("note: CTranslate2 does not support search.kind=%s; torch is used", search.kind)
+            from dragoman.translation.engine import translate_ids
+
+            translate = partial(translate_ids, self.model)
+        to, rest = None, iter(lines)
         n_lines = n_sentences = 0
 
         def report(n_done: int) -> None:
             progress(n_lines + len(window) * n_done // len(sources))
 
-        for to, window in self._windows(lines, direction):
+        while texts := list(itertools.islice(rest, WINDOW)):
+            to = to or self.direction(direction, "\n".join(texts))
+            tag = tokenizer.tag(to.tgt)
+            window = [list(sentences(text.strip(), tokenizer, tag, self.bundle.max_length)) for text in texts]
             sources = [sentence.ids for line in window for sentence in line if sentence.ids]
             numbers = range(n_sentences, n_sentences + len(sources))
-            rest = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers, progress=report))
+            results = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers, progress=report))
             for line in window:
-                parts = [(sentence, next(rest) if sentence.ids else []) for sentence in line]
+                parts = [(sentence, next(results) if sentence.ids else []) for sentence in line]
                 yield join(parts, to, self.bundle)
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
             progress(n_lines)
@@ -130,44 +141,20 @@ class Translator:
         *,
         batch_tokens: int = 4096,
         direction: str | None = None,
-        progress: Callable[[int], object] | None = None,
+        progress: Callable[[int], object] = lambda n_lines: None,
     ) -> "Tensor":
         """Return one vector per line, pooled encoder output, (N, D) float32 on the CPU.
 
         A line of several sentences gets the mean of their vectors, weighted by tokens. A line with nothing to
         translate gets zeros. `pooling` is one of POOLINGS in model/pooling.py.
         """
-        import torch
-
         from dragoman.translation.engine import line_vectors
 
-        vectors = [line_vectors(self.model, [], pooling)]  # checks `pooling` before any input is read
-        n_lines = 0
-        for _, window in self._windows(lines, direction):
-            ids = [[sentence.ids for sentence in line if sentence.ids] for line in window]
-            vectors.append(line_vectors(self.model, ids, pooling, batch_tokens=batch_tokens))
-            n_lines += len(window)
-            if progress:
-                progress(n_lines)
-        return torch.cat(vectors)
-
-    def _translate_ids(self, search: SearchConfig, scored: bool) -> Callable[..., list[list[Hypothesis]]]:
-        """Return the function that translates ids by this search."""
-        if self._export and search.kind in SEARCHES:
-            return partial(self._export.translate, scored=scored)
-        if self._export:
-            log.warning("note: CTranslate2 does not support search.kind=%s; torch is used", search.kind)
-        from dragoman.translation.engine import translate_ids
-
-        return partial(translate_ids, self.model)
-
-    def _windows(self, lines: Iterable[str], direction: str | None) -> Iterator[tuple[Direction, list[list[Sentence]]]]:
-        """Yield the direction, and up to WINDOW lines as lists of sentences."""
-        rest, to, tokenizer = iter(lines), None, self.bundle.src_tokenizer
-        while window := list(itertools.islice(rest, WINDOW)):
-            to = to or self.direction(direction, "\n".join(window))
-            tag = tokenizer.tag(to.tgt)
-            yield to, [list(sentences(line.strip(), tokenizer, tag, self.bundle.max_length)) for line in window]
+        texts, tokenizer = list(lines), self.bundle.src_tokenizer
+        tag = tokenizer.tag(self.direction(direction, "\n".join(texts[:WINDOW])).tgt)
+        split = (sentences(text.strip(), tokenizer, tag, self.bundle.max_length) for text in texts)
+        ids = [[sentence.ids for sentence in line if sentence.ids] for line in split]
+        return line_vectors(self.model, ids, pooling, batch_tokens=batch_tokens, progress=progress)
 
     def _whole(self, line: str, direction: str | None) -> list[int]:
         """Return the source ids of a line, with the tag, without splitting."""
