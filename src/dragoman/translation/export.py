@@ -59,8 +59,6 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
     Random ids are used if there are fewer than 100 sources. Raises UserError if CTranslate2 does not support the model,
     or if its translations differ from those of torch. In both cases an older export stays unchanged.
     """
-    import ctranslate2
-
     check_choice("quantization", quantization, QUANTIZATIONS)
     # Before the weights are loaded: if they are replaced in between, the export is then recognised as stale.
     origin = made_of(folder)
@@ -75,7 +73,6 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
         _write(bundle, new, positions, quantization)
         manifest = {
             "format_version": FORMAT_VERSION,
-            "library": ctranslate2.__version__,
             "quantization": quantization,
             "positions": positions,
             "made_of": origin,
