@@ -17,7 +17,7 @@ OWN = SearchConfig(beam_size=4, length_penalty=0.8)
 def search(command: str) -> SearchConfig:
     parser = cli.Parser("test")
     cli.add_translation_options(parser)
-    return cli.search_config(parser.parse(command.split()), OWN)
+    return cli.search_config(parser.parse_args(command.split()), OWN)
 
 
 @pytest.mark.parametrize(

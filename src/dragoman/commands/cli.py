@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from dragoman import files
 from dragoman.bundle import newest
@@ -36,17 +36,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
 
-    def complete(self) -> None:
-        """Print completions and exit if a shell requests them (the Tab key)."""
-        if "_ARGCOMPLETE" in os.environ:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; if a shell requests completions (the Tab key), print them and exit."""
+        # argcomplete itself calls this with a namespace.
+        if namespace is None and "_ARGCOMPLETE" in os.environ:
             import argcomplete
 
             argcomplete.autocomplete(self)
+        return super().parse_known_args(args, namespace)
 
-    def parse(self, argv: list[str]) -> argparse.Namespace:
-        """Return the arguments. Raises UserError for an unknown option."""
-        self.complete()
-        return self.parse_args(argv)
+    parse = argparse.ArgumentParser.parse_args
 
 
 def command(main: Callable[[list[str]], object]) -> Callable[..., int]:

@@ -56,9 +56,7 @@ def check_settings(words: list[str]) -> list[str]:
 
 @cli.command
 def main(argv: list[str]) -> None:
-    options = parser()
-    options.complete()
-    args, others = options.parse_known_args(argv)
+    args, others = parser().parse_known_args(argv)
     overrides = check_settings([*args.settings, *others])
     runs = sweep(overrides) if args.multirun else [overrides]
     # Every run of a sweep is checked before the first one starts.

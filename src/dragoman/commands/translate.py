@@ -44,8 +44,7 @@ def parser() -> cli.Parser:
 
 @cli.command
 def main(argv: list[str]) -> None:
-    options = parser()
-    args = options.parse(argv)
+    args = parser().parse_args(argv)
     cli.check_at_least_one(args, "batch")
     if (args.attention or args.trace) and len(args.text) != 1:
         raise UserError("--attention, --trace: only for one sentence. Give it as the one argument")
@@ -56,7 +55,7 @@ def main(argv: list[str]) -> None:
     if (args.sample or args.json) and (args.trace or args.embed):
         raise UserError("--sample, --json: neither goes with --trace or --embed. Remove one")
     if not args.text and not args.input and sys.stdin.isatty():
-        options.error("no text: give it as an argument, by --input FILE, or by a pipe")
+        raise UserError("no text: give it as an argument, by --input FILE, or by a pipe (see --help)")
     with ExitStack() as opened:
         # Opened before a model is loaded: a file that cannot be written is reported at once.
         out, picture = (
