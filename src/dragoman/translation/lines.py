@@ -99,6 +99,7 @@ def _candidate(
 ) -> Candidate:
     """Join hypothesis `rank` of each sentence, or its last one if it has fewer."""
     text = space = ""
+    joint = "" if is_unspaced(direction.tgt) else " "
     score, tokens, token_scores = 0.0, [], []
     for sentence, hypotheses in parts:
         translation = sentence.text
@@ -109,20 +110,11 @@ def _candidate(
             score += own_score
             tokens += tokenizer.pieces([*ids, EOS] if len(own_scores) > len(ids) else ids)
             token_scores += own_scores
-        if translation:
-            text += (_space_between(space, direction.tgt) if text else "") + translation
+        if text and translation:
+            text += space if "\n" in space else joint
+        text += translation
         space = sentence.space
     return Candidate(text, score, tokens, token_scores)
-
-
-def _space_between(space: str, tgt: str) -> str:
-    """Return the white space between two sentences in `tgt`; `space` is the source's."""
-    if "\n" in space:
-        return space
-    if is_unspaced(tgt):
-        return ""
-    # No space, or another one, such as the ideographic space of Chinese, becomes a space.
-    return " " if space.strip(" \t") else space or " "
 
 
 def warnings(source: str, translation: str, direction: Direction, tokenizer: Tokenizer) -> Iterator[str]:

@@ -3,8 +3,8 @@
 Every part of a line is translated or copied:
   - A line is split into sentences (data/sentences.py). A model is trained on single sentences, and would omit the
     second one. A sentence longer than the training sentences is split again.
-  - The translated sentences are joined with the white space of the source, as far as the target language uses it.
-    English has a space between sentences, Chinese has none.
+  - The translated sentences are joined as the target language is written: English has a space between sentences,
+    Chinese has none. Line breaks of the source stay.
   - A blank line stays blank. A sentence without letters or digits (emoji, a row of dashes) is copied.
 All lines of a call have one direction: the argument `direction`, or the one whose source language fits the script of
 the first window. The n-th best translation of a line consists of the n-th best of each sentence. Lines are translated
