@@ -27,7 +27,7 @@ from dragoman.errors import UserError, check_choice, choose
 from dragoman.languages import Direction, by_script
 from dragoman.search import Hypothesis
 from dragoman.translation.ctranslate2 import SEARCHES, CTranslate2Engine, export_of
-from dragoman.translation.lines import Candidate, Translation, join, sentences
+from dragoman.translation.lines import Translation, join, sentences
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from dragoman.explain.trace import Attended
     from dragoman.model.transformer import Transformer
 
-__all__ = ["Candidate", "Translation", "Translator"]
 WINDOW = 2_000  # lines translated at a time
 log = logging.getLogger(__name__)
 
