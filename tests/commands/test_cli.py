@@ -39,7 +39,7 @@ def test_options_change_the_models_own_search(command: str, changes: dict[str, o
         ("--bea 3", "--bea"),
         ("--top-k 0", "--top-k, .* only for sampling"),
         ("--sample --beam 3", "--beam: not allowed with argument --sample"),
-        ("--beam 0", "--beam 0: must be at least 1"),
+        ("--beam 0", "search.beam_size=0: must be from 1"),
     ],
 )
 def test_wrong_search_options_are_an_error(command: str, message: str) -> None:

@@ -93,7 +93,7 @@ def add_translation_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("search (default: the settings of the model)")
     kind = group.add_mutually_exclusive_group()
     kind.add_argument("--sample", action="store_true", help="sample from the model's distribution")
-    kind.add_argument("--beam", type=int, metavar="N", help="beam search with N hypotheses; 1 is greedy")
+    kind.add_argument("--beam", dest="beam_size", type=int, metavar="N", help="beam search with N beams; 1 is greedy")
     group.add_argument("--n-best", type=int, metavar="N", help="N translations of each line, best first (1)")
     group.add_argument("--length-penalty", type=float, metavar="X", help="divide scores by length^X")
     group.add_argument("--temperature", type=float, metavar="X", help="with --sample: above 1 is more random (1)")
@@ -112,15 +112,14 @@ def check_at_least_one(args: argparse.Namespace, *options: str) -> None:
 
 def search_config(args: argparse.Namespace, default: SearchConfig) -> SearchConfig:
     """Return `default` with the options applied. Raises UserError for a conflict."""
-    check_at_least_one(args, "beam")
     given = {key: value for key, value in vars(args).items() if value is not None and key in vars(default)}
     if not args.sample and given.keys() & {"temperature", "top_k", "top_p", "seed"}:
         raise UserError("--temperature, --top-k, --top-p, --seed: only for sampling. Add --sample")
     changes = {"n_best": 1, **given}
     if args.sample:
         changes["kind"] = "sample"
-    elif args.beam or changes["n_best"] > 1:
-        changes |= {"kind": "beam", "beam_size": args.beam or max(default.beam_size, changes["n_best"])}
+    elif "beam_size" in given or changes["n_best"] > 1:
+        changes = {"beam_size": max(default.beam_size, changes["n_best"]), **changes, "kind": "beam"}
     return dataclasses.replace(default, **changes)
 
 

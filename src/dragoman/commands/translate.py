@@ -45,7 +45,6 @@ def parser() -> cli.Parser:
 @cli.command
 def main(argv: list[str]) -> None:
     args = parser().parse_args(argv)
-    cli.check_at_least_one(args, "batch")
     if (args.attention or args.trace) and len(args.text) != 1:
         raise UserError("--attention, --trace: only for one sentence. Give it as the one argument")
     if args.attention and not args.attention.lower().endswith((".png", ".html")):
@@ -76,7 +75,7 @@ def main(argv: list[str]) -> None:
             return
         search, n_warnings = cli.search_config(args, translator.bundle.search), 0
         if args.trace:
-            search = dataclasses.replace(search, kind="beam", beam_size=args.beam or 1, n_best=1)
+            search = dataclasses.replace(search, kind="beam", beam_size=args.beam_size or 1, n_best=1)
             show(translator.trace(args.text[0], search, direction=str(direction)), out, direction)
             return
         for number, result in enumerate(translator.stream(lines, search, scored=args.json, **settings), 1):
