@@ -97,8 +97,11 @@ def test_hypotheses_and_scores_are_those_of_torch(endless: Network, assert_same:
 
 
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
-def test_each_hypothesis_is_cut_at_its_own_cap(kind: str, endless: Network, assert_same: Check) -> None:
+def test_each_hypothesis_is_cut_at_its_own_cap(
+    kind: str, endless: Network, assert_same: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle, fast = endless
+    monkeypatch.setattr("dragoman.translation.ctranslate2.CHUNK", 3)
     search = SearchConfig(kind=kind, max_length_a=0.5, max_length_b=3)
     results = fast.translate(SOURCES, search, scored=False)
     for source, hypotheses in zip(SOURCES, results, strict=True):

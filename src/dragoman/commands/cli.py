@@ -132,9 +132,7 @@ def read_lines(path: str | None) -> Iterator[str]:
 
 def count_lines(path: str) -> int | None:
     """Count the lines of a file; None for a pipe, which is read once."""
-    if not os.path.isfile(path):
-        return None
-    return sum(1 for _ in lines(Path(path)))
+    return sum(1 for _ in lines(Path(path))) if os.path.isfile(path) else None
 
 
 @contextlib.contextmanager
