@@ -11,9 +11,11 @@ import torch
 from gensim.models import Word2Vec
 from torch import Tensor, nn
 
+from dragoman.bundle import Bundle, load
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.collate import collate
 from dragoman.explain import notes
+from dragoman.files import included
 from dragoman.model.layers import Embedding
 from dragoman.model.transformer import Transformer
 from dragoman.search import Sentence
@@ -24,7 +26,6 @@ from dragoman.translation.engine import translate_ids
 好, 久, 不, 见 = range(4, 8)
 LONG, TIME, NO, SEE = range(8, 12)
 SRC, TGT = [好, 久, 不, 见], [LONG, TIME, NO, SEE]
-EXAMPLES = notes.PAIRS
 GREEDY = SearchConfig(kind="greedy")
 
 
@@ -36,9 +37,15 @@ def translator() -> Transformer:
 
 
 @pytest.fixture(scope="module")
-def trained() -> Transformer:
-    """A model trained on the five examples until it reproduces them."""
-    return notes.trained()
+def bundle() -> Bundle:
+    """The included model."""
+    return load(included("data/pretrained/zh_en"))
+
+
+def greedy(bundle: Bundle, text: str) -> tuple[list[int], list[int]]:
+    """The ids of a text and of its translation."""
+    src = bundle.src_tokenizer.encode(text)
+    return src, translate_ids(bundle.model, [src], GREEDY)[0][0].ids
 
 
 # Words as vectors
@@ -55,12 +62,12 @@ def test_one_hot_times_the_embedding_matrix_is_a_lookup():
     torch.testing.assert_close(both @ words.table.weight * words.scale, words(ids)[0, :2].sum(0))
 
 
-def test_embedded_words_differ_in_likeness_one_hot_ones_do_not(trained: Transformer):
+def test_embedded_words_differ_in_likeness_one_hot_ones_do_not(bundle: Bundle):
     """The identity matrix gives one-hot vectors, whose cosines are all equal."""
     words = Embedding(12, 12).requires_grad_(False)
     words.table.weight.copy_(torch.eye(12) / words.scale)
-    for embedding, spread in ((words, 0.0), (trained.src_embedding, 0.6)):
-        vectors = embedding(torch.arange(4, 12))
+    for embedding, first, spread in ((words, 4, 0.0), (bundle.model.src_embedding, 1000, 0.3)):
+        vectors = embedding(torch.arange(first, first + 8))
         cosines = nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
         others = cosines[~torch.eye(8, dtype=torch.bool)]
         assert (others.max() - others.min() > spread) == (spread > 0)
@@ -125,41 +132,38 @@ def test_the_encoder_sees_later_words_the_decoder_does_not():
 # Translating 好久不见
 
 
-def test_hao_jiu_bu_jian_becomes_long_time_no_see(trained: Transformer):
-    """The reversed source, which differs in positions only, is translated in reverse."""
-    (straight,), (backwards,) = translate_ids(trained, [SRC, SRC[::-1]], GREEDY)
-    assert straight.ids == TGT
-    assert backwards.ids == TGT[::-1]
+def test_hao_jiu_bu_jian_becomes_long_time_no_see(bundle: Bundle):
+    """The same words in another order, 你爱我, are another sentence."""
+    ids = [greedy(bundle, text)[1] for text in ("好久不见。", "我爱你。", "你爱我。")]
+    assert list(map(bundle.tgt_tokenizer.decode, ids)) == ["Long time no see.", "I love you.", "You love me."]
 
 
-def test_inference_feeds_back_its_output_from_bos_to_eos(trained: Transformer):
-    cache = trained.begin(torch.tensor([[*SRC, EOS]]), None)  # the source is encoded once
-    inputs: list[int] = []
-    outputs: list[int] = []
+def test_inference_feeds_back_its_output_from_bos_to_eos(bundle: Bundle):
+    src, ids = greedy(bundle, "好久不见。")
+    cache = bundle.model.begin(torch.tensor([[*src, EOS]]), None)  # the source is encoded once
+    inputs, outputs = list[int](), list[int]()
 
     def recorded(tokens: Tensor, cache: object) -> tuple[Tensor, object]:
-        logits, cache = trained.step(tokens, cache)
+        logits, cache = bundle.model.step(tokens, cache)
         inputs.extend(tokens[:, 0].tolist())
         outputs.extend(logits.argmax(-1).tolist())
         return logits, cache
 
     ((hypothesis,),) = search(recorded, cache, [Sentence(0, 20)], GREEDY)
-    assert inputs == [BOS, LONG, TIME, NO, SEE]  # one at a time: the cache keeps the words before
-    assert outputs == [LONG, TIME, NO, SEE, EOS]
-    assert hypothesis.ids == outputs[:-1]
+    assert inputs == [BOS, *ids]  # one at a time: the cache keeps the words before
+    assert outputs == [*ids, EOS]
+    assert hypothesis.ids == ids
 
 
-def test_each_step_sees_the_whole_prefix(trained: Transformer):
+def test_each_step_sees_the_whole_prefix(bundle: Bundle):
     """The notes' loop decodes the prefix at each step; a cache gives the same words."""
-    sentences = dict(notes.loop()["sentences"])
-    for source, translation in {"好久不见": "long time no see", "我爱你": "I love you"}.items():
-        words = ["<BOS>", *translation.split(), "<EOS>"]
-        assert [step[:2] for step in sentences[source]] == [(words[:n], words[n]) for n in range(1, len(words))]
-        assert all(step[2] > 0.9 for step in sentences[source])
-    assert translate_ids(trained, [SRC], GREEDY)[0][0].ids == TGT
+    words = bundle.tgt_tokenizer.pieces([BOS, *greedy(bundle, "好久不见。")[1], EOS])
+    steps = [step[:2] for step in notes.loop()["steps"]]
+    assert steps == [(words[:n], words[n]) for n in range(1, len(words))]
 
 
-def test_a_translation_may_be_longer_or_shorter(trained: Transformer):
+def test_a_translation_may_be_longer_or_shorter(bundle: Bundle):
     """The loop ends at <EOS>; a matrix alone would give as many words as it is given."""
-    (longer,), (shorter,) = translate_ids(trained, [src for src, _ in EXAMPLES[-2:]], GREEDY)
-    assert [longer.ids, shorter.ids] == [tgt for _, tgt in EXAMPLES[-2:]]
+    (longer_src, longer), (shorter_src, shorter) = (greedy(bundle, text) for text in ("没关系。", "祝你生日快乐！"))
+    assert len(longer_src) < len(longer) < 10
+    assert len(shorter_src) > len(shorter)

@@ -59,7 +59,7 @@ def corpus(home: Path) -> None:
         ("average --output mean --run runs/golden other.safetensors", "another model"),
         ("doctor", "CORPUS: missing"),
         ("export --model runs/golden --to ctranslate", "did you mean 'ctranslate2'"),
-        ("export --model nowhere --to ctranslate2", "no bundle"),
+        ("export --model nowhere --to ctranslate2", "Name a run"),
         ("back_translate --model runs/golden --input zh.txt --output talk.jsonl", "ends in .tsv"),
         ("export --model runs/golden --to argos --push me/model", "--to huggingface"),
         ("neighbours king", "--vectors --model is required"),

@@ -71,7 +71,7 @@ def examine(config: DataConfig) -> dict[str, Any]:
 
 
 def _unequal(config: DataConfig, last: int) -> Iterator[tuple[Kind, np.ndarray]]:
-    """Yield a finding for aligned files with different numbers of lines, in row `last`."""
+    """Yield a finding, in row `last`, for aligned files of unequal lengths."""
     for corpus in config.corpora:
         paths = [locate(path, config.root) for path in (corpus.src_path, corpus.tgt_path) if path]
         counts = [sum(1 for _ in lines(path)) for path in paths]

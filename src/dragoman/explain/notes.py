@@ -15,21 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config import ModelConfig, PositionConfig
+from dragoman import bundle as bundles
+from dragoman.config import PositionConfig
 from dragoman.data.collate import collate
 from dragoman.explain.picture import curve_figure, heat_figure
+from dragoman.files import included
 from dragoman.model.attention import SCORES, Attention, key_padding_mask, padding_attn_mask
 from dragoman.model.layers import Embedding
 from dragoman.model.pooling import AttentionPooling, first_token, masked_mean
 from dragoman.model.position import POSITIONS, sinusoid
-from dragoman.model.transformer import Transformer
 from dragoman.search.search import plain_greedy
 from dragoman.special import EOS, PAD
 
 Values = dict[str, Any]
-WORDS = ["<PAD>", "<UNK>", "<BOS>", "<EOS>", *"好久不见", "long", "time", "no", "see", *"我爱你", "I", "love", "you"]
-SRC, TGT = [4, 5, 6, 7], [8, 9, 10, 11]
-PAIRS = [(SRC, TGT), ([12, 13, 14], [15, 16, 17]), (SRC[::-1], TGT[::-1]), (SRC[:1], TGT[2:]), ([5, 5, 5], TGT[:1])]
 
 
 def bare(d_model: int, score: str = "scaled_dot") -> Attention:
@@ -157,43 +155,26 @@ def one_hot() -> Values:
 
 def shift() -> Values:
     """Pieces of the encoder input, the decoder input and the decoder output."""
-    batch = collate([SRC], [TGT])
-    return {name: [WORDS[i] for i in getattr(batch, name)[0]] for name in ("src", "tgt_in", "tgt_out")}
-
-
-def trained() -> Transformer:
-    """Train a small model on five pairs until it reproduces them."""
-    torch.manual_seed(1)
-    config = ModelConfig(d_model=32, d_ff=64, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0)
-    model = Transformer(config, src_vocab_size=len(WORDS), tgt_vocab_size=len(WORDS))
-    batch = collate([src for src, _ in PAIRS], [tgt for _, tgt in PAIRS])
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(60):
-        logits = model(batch.src, batch.tgt_in, batch.src_key_padding_mask).flatten(0, 1)[batch.places]
-        optimizer.zero_grad()
-        F.cross_entropy(logits, batch.tgt_out.flatten()[batch.places]).backward()
-        optimizer.step()
-    return model.eval().requires_grad_(False)
+    words = ["<PAD>", "<UNK>", "<BOS>", "<EOS>", *"好久不见", "long", "time", "no", "see"]
+    batch = collate([[4, 5, 6, 7]], [[8, 9, 10, 11]])
+    return {name: [words[i] for i in getattr(batch, name)[0]] for name in ("src", "tgt_in", "tgt_out")}
 
 
 def loop() -> Values:
-    """Greedy search of two sentences; each is its source and its steps."""
-    model = trained()
-    return {"sentences": [("".join(WORDS[i] for i in src), _steps(model, src)) for src, _ in PAIRS[:2]]}
-
-
-def _steps(model: Transformer, src: list[int]) -> list[tuple[list[str], str, float]]:
-    """Return prefix, next word and its probability for each step of the plain loop."""
-    memory, steps = model.encode(torch.tensor([[*src, EOS]]), None), []
+    """Prefix, next piece and its probability at each step of the included model."""
+    bundle = bundles.load(included("data/pretrained/zh_en"))
+    model, pieces = bundle.model.requires_grad_(False), bundle.tgt_tokenizer.pieces
+    src = [*bundle.src_tokenizer.encode("好久不见。"), EOS]
+    memory, steps = model.encode(torch.tensor([src]), None), []
 
     def next_logits(prefix: Tensor) -> Tensor:
         logits = model.projection(model.decode(prefix, memory, None)[:, -1])
-        probability, word = logits[0].softmax(-1).max(0)
-        steps.append(([WORDS[i] for i in prefix[0]], WORDS[int(word)], float(probability)))
+        probability, token = logits[0].softmax(-1).max(0)
+        steps.append((pieces(prefix[0].tolist()), pieces([int(token)])[0], float(probability)))
         return logits
 
     plain_greedy(next_logits, 20)
-    return steps
+    return {"source": bundle.src_tokenizer.pieces(src), "steps": steps}
 
 
 def frequencies(d_model: int, base: float) -> Tensor:
