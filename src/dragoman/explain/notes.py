@@ -46,14 +46,10 @@ def waist() -> Values:
     That term is the same for all keys, so the softmax does not change.
     """
     k, v = torch.tensor([51.0, 56.0, 58.0]), torch.tensor([40.0, 43.0, 48.0])
-    layer = bare(3, "dot")
-    # K has the first two of the three components, and V has the third.
-    layer.kv.weight *= torch.tensor([1.0, 1, 0, 0, 0, 1])[:, None]
-    query = torch.tensor([[[57.0, 1.0, 0.0]]])  # (1, 1, 3)
-    key_value = torch.stack((k, -(k**2) / 2, v), dim=1)[None]  # (1, 3, 3)
-    alpha = layer.weights(query, key_value)[0, 0, 0]
-    result = layer(query, key_value)[0, 0, 2]
-    return {"k": k, "v": v, "scores": -((57 - k) ** 2) / 2, "alpha": alpha, "result": result}
+    query = torch.tensor([[[57.0, 1.0]]])  # (1, 1, 2)
+    keys = torch.stack((k, -(k**2) / 2), dim=1)[None]  # (1, 3, 2)
+    alpha = bare(2, "dot").weights(query, keys)[0, 0, 0]
+    return {"scores": -((57 - k) ** 2) / 2, "alpha": alpha, "result": alpha @ v}
 
 
 def matrices() -> Values:
