@@ -2,11 +2,12 @@
 
 matplotlib is imported inside functions, because it loads slowly. Figures are built without pyplot, which would search
 for a window system and keep every figure in memory. For each character, the first font that has it is used: the one in
-fonts/, DejaVu Sans, or one Chinese font of the system. A character without a font becomes `<U+1F600>`.
+fonts/, DejaVu Sans, or one Chinese font of the system.
 """
 
 import io
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -42,7 +43,8 @@ def _figure(width: float, height: float) -> Iterator[Any]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"font.family": list(_fonts()), **STYLE}):
+    # A character that no font has is a box, without a warning.
+    with matplotlib.rc_context({"font.family": _fonts(), **STYLE}), warnings.catch_warnings(action="ignore"):
         yield Figure(figsize=(width, height))
 
 
@@ -55,12 +57,13 @@ def attention_figure(weights: Any, rows: Sequence[str], columns: Sequence[str], 
     n_heads, n_rows, n_columns = weights.shape
     across = n_heads if n_heads < 4 else math.ceil(math.sqrt(n_heads))
     down = math.ceil(n_heads / across)
-    row_labels, column_labels = ([_label(piece) for piece in pieces] for pieces in (rows, columns))
+    # ▁ is a wide block in a Chinese font.
+    row_labels, column_labels = ([piece[:16].replace("▁", "_") for piece in pieces] for pieces in (rows, columns))
     cell = min(CELL, LONGEST_SIDE / max(n_rows, n_columns))
     width = max(1.0, n_columns * cell) + LETTER * max(map(_width, row_labels)) + 0.3
     height = max(0.8, n_rows * cell) + LETTER * max(map(_width, column_labels)) + 0.6
     with _figure(max(across * width + 0.8, min(12.0, LETTER * _width(title))), down * height + 0.4) as figure:
-        figure.suptitle(printable(title), fontsize=11, x=0.02, ha="left")
+        figure.suptitle(title, fontsize=11, x=0.02, ha="left")
         grid = figure.subplots(down, across, squeeze=False)
         highest = float(weights.max()) or 1.0
         for axes in grid.flat[n_heads:]:
@@ -78,9 +81,9 @@ def curve_figure(series: Series, xlabel: str, ylabel: str, title: str = "", aspe
     with _figure(7.2, 4.0) as figure:
         axes = figure.subplots()
         for name, (x, y) in series.items():
-            axes.plot(x, y, label=printable(name), marker="o" if len(x) <= 30 else "")
+            axes.plot(x, y, label=name, marker="o" if len(x) <= 30 else "")
         axes.grid(axis="y")
-        axes.set(xlabel=printable(xlabel), ylabel=printable(ylabel), title=printable(title), aspect=aspect)
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=title, aspect=aspect)
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
         return _png(figure)
 
@@ -93,7 +96,7 @@ def heat_figure(maps: Mapping[str, Any], xlabel: str, ylabel: str, first: int = 
             highest = float(np.abs(values).max()) or 1.0
             low, (bottom, right) = first - 0.5, np.array(values.shape) + first - 0.5
             image = axes.imshow(values, "RdBu_r", vmin=-highest, vmax=highest, extent=(low, right, bottom, low))
-            axes.set(xlabel=xlabel, ylabel=ylabel, title=printable(title))
+            axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
             axes.locator_params(integer=True)
             figure.colorbar(image, ax=axes, ticks=[-highest, 0, highest], format="%.1f")
         return _png(figure)
@@ -104,18 +107,6 @@ def pixels(png: bytes) -> np.ndarray:
     from matplotlib.image import imread
 
     return (imread(io.BytesIO(png), format="png")[:, :, :3] * 255).round().astype(np.uint8)
-
-
-def printable(text: str) -> str:
-    """Replace characters without a font by code points: '😀' -> '<U+1F600>'."""
-    drawable = frozenset().union(*_fonts().values())
-    return "".join(c if ord(c) in drawable and c.isprintable() else f"<U+{ord(c):04X}>" for c in text)
-
-
-def _label(piece: str) -> str:
-    short = piece if len(piece) <= 16 else piece[:15] + "…"
-    # ▁ is a wide block in a Chinese font.
-    return printable(short.replace("▁", "_"))
 
 
 def _width(text: str) -> int:
@@ -143,13 +134,10 @@ def _png(figure: Any) -> bytes:
 
 
 @cache
-def _fonts() -> dict[str, frozenset[int]]:
-    """Return the code points of each font, by family, in order of preference."""
-    from matplotlib import font_manager
-    from matplotlib.ft2font import FT2Font
+def _fonts() -> list[str]:
+    """Return the names of the fonts, in order of preference."""
+    from matplotlib.font_manager import fontManager
 
-    font_manager.fontManager.addfont(str(FONT))
-    installed = {entry.name: entry.fname for entry in font_manager.fontManager.ttflist}
-    system = [installed[family] for family in SYSTEM_FONTS if family in installed][:1]
-    fonts = [FT2Font(str(path)) for path in (FONT, font_manager.findfont("DejaVu Sans"), *system)]
-    return {font.family_name: frozenset(font.get_charmap()) for font in fonts}
+    fontManager.addfont(str(FONT))
+    installed = [family for family in SYSTEM_FONTS if family in fontManager.get_font_names()]
+    return ["Dragoman Han", "DejaVu Sans", *installed[:1]]
