@@ -108,14 +108,13 @@ def test_suspects_are_the_worst_pairs_with_reasons(doctor, sound) -> None:
     assert "unusual lengths" in worst["reasons"]
 
 
-def test_at_most_twenty_suspects_of_several_kinds(doctor, sound) -> None:
+def test_at_most_twenty_suspects_in_order(doctor, sound) -> None:
     pairs = sound(300)
     for i in range(0, 300, 5):
         src, tgt = pairs[i]
         pairs[i] = [(tgt, src), (src + "\ufffd", tgt), (src + "锟斤拷", tgt)][i // 5 % 3]
     suspects = doctor(pairs)["suspects"]
     assert len(suspects) == 20
-    assert len({suspect["reasons"][0] for suspect in suspects}) >= 3
     assert [s["points"] for s in suspects] == sorted((s["points"] for s in suspects), reverse=True)
 
 

@@ -1,6 +1,5 @@
 """Faults of a corpus, their rows and treatment, and the most suspicious pairs."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from dragoman.doctor.survey import BIT, DIGITS, Survey
 
 MANY = 0.2  # share of faulty pairs that indicates a wrong file, column or setting
 MIXED = 0.01  # smallest share of the rarer Chinese script to report
-N_SUSPECTS, N_ALIKE, MIN_POINTS = 20, 5, 2
+N_SUSPECTS, MIN_POINTS = 20, 2
 
 
 class Kind(NamedTuple):
@@ -111,10 +110,7 @@ def _drifts(survey: Survey) -> Iterator[tuple[Kind, np.ndarray]]:
 
 
 def suspects(survey: Survey, masks: Masks) -> dict[int, dict[str, Any]]:
-    """Return the most suspicious rows with points and reasons, the worst first.
-
-    At most N_ALIKE have the same main reason if there are others.
-    """
+    """Return the most suspicious rows with points and reasons, the worst first."""
     src, tgt = survey.table["src"], survey.table["tgt"]
     rules = {kind.name: masks[kind.name] * np.int8(int(kind.points)) for kind in KINDS}
     ratio = np.log((tgt["length"] + 1) / (src["length"] + 1))
@@ -126,12 +122,8 @@ def suspects(survey: Survey, masks: Masks) -> dict[int, dict[str, Any]]:
     rules["number on one side"] = ((a > 0) ^ (b > 0)) * np.int8(1)
     rules["question mark on one side"] = ((src["flags"] ^ tgt["flags"]) & BIT["question mark"] > 0) * np.int8(2)
     total = sum(rules.values(), np.zeros(len(src), np.int16))
-    order = np.argsort(-total, kind="stable")[: 50 * N_SUSPECTS]
-    n_alike: Counter[str] = Counter()
-    candidates = []
-    for row in order[total[order] >= MIN_POINTS].tolist():
-        reasons = sorted((name for name in rules if rules[name][row]), key=lambda name: -rules[name][row])
-        n_alike[reasons[0]] += 1
-        candidates.append((n_alike[reasons[0]] > N_ALIKE, -int(total[row]), row, reasons))
-    selected = sorted(sorted(candidates)[:N_SUSPECTS], key=lambda candidate: candidate[1])
-    return {row: {"points": -points, "reasons": reasons} for _, points, row, reasons in selected}
+    order = np.argsort(-total, kind="stable")[:N_SUSPECTS]
+    return {
+        row: {"points": int(total[row]), "reasons": [name for name, points in rules.items() if points[row]]}
+        for row in order[total[order] >= MIN_POINTS].tolist()
+    }
