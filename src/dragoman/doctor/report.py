@@ -58,11 +58,7 @@ def examine(config: DataConfig) -> dict[str, Any]:
             for kind, rows in findings
         ],
         "suspects": [example(row) | suspect for row, suspect in worst.items()],
-        "settings": [
-            {"option": kind.option, "reason": f"{kind.name}: {len(rows):,} pairs"}
-            for kind, rows in findings
-            if kind.option
-        ],
+        "settings": [kind.option for kind, _ in findings if kind.option],
         "cleaning": vars(result.report),
         # To the 99.5th percentile.
         "lengths": [_histogram(side, 0, int(np.quantile(side, 0.995)) // 40 + 1) for side in (src, tgt)],
@@ -88,10 +84,9 @@ def _shorten(text: str) -> str:
 def _histogram(values: np.ndarray, start: float, width: float) -> dict[str, Any]:
     """Return statistics and N_BARS bars; values outside count in the outer bars."""
     end = start + N_BARS * width
-    bars, _ = np.histogram(values.clip(start, end), N_BARS, (start, end))
-    summary = {"mean": values.mean(), "median": np.median(values), "highest": values.max()}
-    numbers = {name: round(float(number), 3) for name, number in summary.items()}
-    return {"n": len(values), **numbers, "start": start, "width": width, "bars": bars.tolist()}
+    bars = np.histogram(values.clip(start, end), N_BARS, (start, end))[0].tolist()
+    summary = {"mean": float(values.mean()), "median": float(np.median(values)), "highest": float(values.max())}
+    return summary | {"start": start, "width": width, "bars": bars}
 
 
 def page(report: dict[str, Any]) -> bytes:
