@@ -140,11 +140,19 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
         if (other.pairs, other.tgt) != (first.pairs, first.tgt):
             raise UserError(f"{other.name}: another test set than that of {first.name}. Evaluate both on the same")
     named = {f"{n} {system.name}": system for n, system in enumerate(systems, 1)}
-    signatures, scores = _significance(named)
     baseline, *others = named
+    metrics = {metric: make(first.tgt) for metric, make in METRICS.items()}
+    texts: list[Any] = [(name, system.hypotheses) for name, system in named.items()]
+    streams = reference_streams([pair.references for pair in first.pairs])
+    tests: Any = [PairedTest(texts, metrics, streams, kind, n)()[1] for kind, n in N_SAMPLES.items()]
+    scores: dict[str, Any] = {name: {} for name in named}
+    for metric, title in zip(metrics, list(tests[0])[1:], strict=True):  # the first list has the systems' names
+        for name, one, two in zip(named, *(test[title] for test in tests), strict=True):
+            score = {"name": title, "score": one.score, "mean": float(one.mean), "ci": float(one.ci)}
+            scores[name][metric] = score | {"p": [one.p_value, two.p_value]}  # None for the first
     return {
         "sentences": len(first.pairs),
-        "signatures": signatures,
+        "signatures": [str(metric.get_signature()) for metric in metrics.values()],
         "scores": scores,
         "groups": {
             "characters of the source": _by_quarter(named, [len(pair.src) for pair in first.pairs]),
@@ -153,22 +161,6 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
         "won": {name: _most_different(first, named[name]) for name in others},
         "verdicts": {name: _verdicts(baseline, name, scores) for name in others},
     }
-
-
-def _significance(systems: Mapping[str, Outputs]) -> tuple[list[str], dict[str, Scores]]:
-    """Return the signatures, and the scores of each system: `p` is None for the first."""
-    first = next(iter(systems.values()))
-    metrics = {metric: make(first.tgt) for metric, make in METRICS.items()}
-    texts: list[Any] = [(name, system.hypotheses) for name, system in systems.items()]
-    streams = reference_streams([pair.references for pair in first.pairs])
-    tests: list[Any] = [PairedTest(texts, metrics, streams, kind, n)()[1] for kind, n in N_SAMPLES.items()]
-    bootstrap, randomization = tests
-    scores: dict[str, Any] = {name: {} for name in systems}
-    for metric, title in zip(metrics, list(bootstrap)[1:], strict=True):  # the first list has the systems' names
-        for name, one, two in zip(systems, bootstrap[title], randomization[title], strict=True):
-            score = {"name": title, "score": one.score, "mean": float(one.mean), "ci": float(one.ci)}
-            scores[name][metric] = score | {"p": [one.p_value, two.p_value]}
-    return [str(metric.get_signature()) for metric in metrics.values()], scores
 
 
 def _rarest(system: Outputs) -> list[int]:
