@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from sacrebleu import sentence_chrf
 
@@ -58,13 +57,19 @@ def page(run: Path, language: str = "en") -> bytes:
     samples = rows[:: max(1, len(rows) // N_SENTENCES)][:N_SENTENCES]
     shortest = min(samples, key=lambda row: (not any(map(str.isalnum, row["source"])), len(row["source"])))
     pair = translator.attend(shortest["source"], shortest["hypothesis"], direction=shortest["direction"])
+    history = record["metrics"]["validations"]
+    steps = [each["step"] for each in history]
+    loss, scores = (
+        {name: (steps, [each[name] for each in history]) for name in names}
+        for names in (["loss"], record["tests"][0]["scores"])
+    )
     content = record | {
         "language": language,
         "name": run.resolve().name,
         "samples": samples,
         "worst": sorted((row for row in rows if row["chrf"] < 100), key=lambda row: row["chrf"])[:N_SENTENCES],
         "challenges": {path.parent.name: read_json(path)["passed"] for path in run.glob("evaluation/*/challenge.json")},
-        "curves": _curves(record, run / "tensorboard"),
+        "curves": [curve_figure(loss, "step", "loss"), curve_figure(scores, "step", "score")],
         "attention": attention_figure(pair.maps["cross"][-1], pair.pieces["tgt_out"], pair.pieces["src"]),
         "cost": cost_table(translator.model, [(1, 20, 20, 20)]),
         "settings": flatten(record["config"]) | record["metrics"].get("recipe", {}),
@@ -89,24 +94,6 @@ def advice(record: dict[str, Any]) -> dict[str, Any]:
         "dropped": n_kept < 0.9 * n_read and 1 - n_kept / n_read,
         "unequal": parts and parts[-1][0] - parts[0][0] > 30 and [parts[0], parts[-1]],
     }
-
-
-def _curves(record: dict[str, Any], tensorboard: Path) -> list[bytes]:
-    """Draw the losses, and the validation scores, over the steps."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    history, scores = record["metrics"]["validations"], record["tests"][0]["scores"]
-    steps = [each["step"] for each in history]
-    losses: dict[str, Any] = {"validation": (steps, [each["loss"] for each in history])}
-    events = EventAccumulator(str(tensorboard), {"scalars": 0}).Reload() if tensorboard.is_dir() else None
-    if events and "train/loss" in events.Tags()["scalars"]:
-        points = [(each.step, each.value) for each in events.Scalars("train/loss")]
-        # Batches differ: the mean of neighbours shows the trend.
-        width = 1 + len(points) // 10
-        x, y = (np.convolve(values, np.ones(width) / width, "valid") for values in zip(*points, strict=True))
-        losses["training"] = x, y
-    lines = {name: (steps, [each[name] for each in history]) for name in scores}
-    return [curve_figure(losses, "step", "loss"), curve_figure(lines, "step", "score")]
 
 
 def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dict[str, str]], list[str]]:
