@@ -59,7 +59,6 @@ def examine(config: DataConfig) -> dict[str, Any]:
         ],
         "suspects": [example(row) | suspect for row, suspect in worst.items()],
         "settings": [kind.option for kind, _ in findings if kind.option],
-        "cleaning": vars(result.report),
         # To the 99.5th percentile.
         "lengths": [_histogram(side, 0, int(np.quantile(side, 0.995)) // 40 + 1) for side in (src, tgt)],
         "ratios": _histogram(np.log2((tgt + 1) / (src + 1)), -5.125, 0.25),

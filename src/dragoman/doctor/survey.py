@@ -1,7 +1,6 @@
 """Survey of a corpus in one pass: numbers for each pair, without text.
 
-FLAGS maps each code point to its flags (bits), so a few array operations of numpy examine a chunk of sentences. The
-Cleaner of data preparation also processes the pairs, so the report counts those that training would drop.
+FLAGS maps each code point to its flags (bits), so a few array operations of numpy examine a chunk of sentences.
 """
 
 import re
@@ -15,7 +14,6 @@ from rich.console import Console
 from rich.progress import track
 
 from dragoman.config import DataConfig
-from dragoman.data.cleaning import Cleaner, Report
 from dragoman.data.readers import Corpus
 from dragoman.data.text import DEFECTS
 from dragoman.languages import is_chinese, reads
@@ -69,7 +67,6 @@ class Survey(NamedTuple):
 
     parts: list[dict[str, Any]]  # {"corpus": name, "split": name, "pairs": n}
     table: np.ndarray  # (n,) of PAIR, part after part
-    report: Report  # of cleaning
 
     def place(self, row: int) -> dict[str, str | int]:
         """Return corpus, split and row of a row of the table; rows of a part count from 1."""
@@ -79,15 +76,13 @@ class Survey(NamedTuple):
 
 def survey(corpora: list[Corpus], config: DataConfig) -> Survey:
     """Read every split of every corpus once."""
-    cleaner, tables = Cleaner(config), [np.empty(0, PAIR)]
-    parts: list[dict[str, Any]] = []
+    tables, parts = [np.empty(0, PAIR)], list[dict[str, Any]]()
     console = Console(stderr=True)
     for corpus in corpora:
         for split, chunks in corpus.open().items():
             n_pairs = 0
             title = f"{corpus.config.label}: reading {split}"
             for rows in track(chunks, title, console=console, disable=not console.is_terminal):
-                cleaner.clean(rows, split)
                 table = np.empty(len(rows.src), PAIR)
                 table["src"] = describe(rows.src, config.src, config.tgt)
                 table["tgt"] = describe(rows.tgt, config.tgt, config.src)
@@ -96,7 +91,7 @@ def survey(corpora: list[Corpus], config: DataConfig) -> Survey:
                 tables.append(table)
                 n_pairs += len(table)
             parts.append({"corpus": corpus.config.label, "split": split, "pairs": n_pairs})
-    return Survey(parts, np.concatenate(tables), cleaner.report)
+    return Survey(parts, np.concatenate(tables))
 
 
 def texts_of(corpora: list[Corpus], wanted: set[int]) -> dict[int, tuple[str, str]]:
