@@ -86,13 +86,11 @@ def advice(record: dict[str, Any]) -> dict[str, Any]:
     last, lowest = history[-1], min(history, key=lambda each: each["loss"])
     early = [history[0], *(each for each in history if each["step"] <= 0.8 * last["step"])][-1]
     gain = (last[monitor] - early[monitor]) * (-1 if monitor.split("_")[0] in {"loss", *LOWER_IS_BETTER} else 1)
-    parts = sorted((value, name) for name, value in last.items() if name.startswith("bleu_"))
     return {
         "longer": gain > 0.02 * abs(last[monitor]) and [each[monitor] for each in (early, last)],
         "overfit": last["loss"] > 1.02 * lowest["loss"] and str(lowest["step"]),
         "few": n_kept < 100_000 and n_kept,
         "dropped": n_kept < 0.9 * n_read and 1 - n_kept / n_read,
-        "unequal": parts and parts[-1][0] - parts[0][0] > 30 and [parts[0], parts[-1]],
     }
 
 
