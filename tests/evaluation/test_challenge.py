@@ -49,7 +49,6 @@ def test_included_items_are_many_and_pass_their_own_checks() -> None:
     [
         ("ba\t把门关上。\tclose", "line 1: not four columns"),
         ("ba\t把门关上。\tclose | \tClose the door.", "an empty word in the check"),
-        ("# nothing", "no sentence"),
     ],
 )
 def test_a_faulty_file_is_named(line: str, message: str, tmp_path: Path) -> None:
