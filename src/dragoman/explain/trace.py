@@ -9,9 +9,8 @@ vocabulary. Scores are sums of log-probs over length^length_penalty.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.text import Text
@@ -31,8 +30,7 @@ Trace = dict[str, Any]
 Tokenizers = tuple[Tokenizer, Tokenizer]  # of source and target
 
 
-@dataclass(frozen=True)
-class Attended:
+class Attended(NamedTuple):
     """Attention maps of one sentence pair, with their pieces and logits.
 
     Sizes: L layers, H heads, S source pieces with <EOS>, T target pieces with <BOS> or <EOS>, V the target vocabulary.
@@ -117,11 +115,7 @@ def _search(
     model: Transformer, tokenizer: Tokenizer, src: Sequence[int], config: SearchConfig
 ) -> tuple[Hypothesis, list[Trace]]:
     """Return the best hypothesis, and the hypotheses of each step in three groups."""
-
-    def named(ids: list[int], score: float) -> Trace:
-        return {"pieces": tokenizer.pieces(ids), "score": score}
-
-    longest = config.max_length(len(src))
+    longest, penalty, name = config.max_length(len(src)), config.length_penalty, tokenizer.pieces
     state = Beam(config, [Sentence(0, min(longest, (model.max_positions or longest + 1) - 1))])
     cache = model.begin(torch.tensor([[*src, EOS]], device=model.projection.weight.device), None)
     tokens = torch.full((config.beam_size, 1), BOS)
@@ -129,15 +123,17 @@ def _search(
     while len(tokens):
         n_finished = len(state.finished[0])
         logits, cache = model.step(tokens, cache)
-        rows, tokens = state.advance(logits)
-        cache.select(rows)
-        n, totals = state.prefixes.size(2), state.cumulative.flatten().tolist()
-        scores = [normalised(total, n, config.length_penalty) for total in totals]
-        active = list(map(named, state.prefixes.flatten(0, 1).tolist(), scores))
-        finished = [named([*h.ids, EOS][: len(h.token_scores)], h.score) for h in state.finished[0][n_finished:]]
-        continued = [each["pieces"][:-1] for each in (*active, *finished)]
-        pruned = [each for each in steps[-1]["active"] if each["pieces"] not in continued] if steps else []
-        steps.append({"active": active, "finished": finished, "pruned": pruned})
+        kept, tokens = state.advance(logits)
+        cache.select(kept)
+        rows = zip(state.prefixes.flatten(0, 1).tolist(), state.cumulative.flatten().tolist(), strict=True)
+        ended = [([*h.ids, EOS][: len(h.token_scores)], h.score) for h in state.finished[0][n_finished:]]
+        step: Trace = {
+            "active": [{"pieces": name(ids), "score": normalised(total, len(ids), penalty)} for ids, total in rows],
+            "finished": [{"pieces": name(ids), "score": score} for ids, score in ended],
+        }
+        continued = [each["pieces"][:-1] for each in step["active"] + step["finished"]]
+        before = steps[-1]["active"] if steps else []
+        steps.append({**step, "pruned": [each for each in before if each["pieces"] not in continued]})
     return state.hypotheses()[0][0], steps
 
 
