@@ -70,27 +70,22 @@ def faults(survey: Survey) -> Masks:
     n_hans, n_hant = hans.sum(), hant.sum()
     masks["traditional characters"] = hant & (MIXED * n_hans < n_hant <= n_hans)
     masks["simplified characters"] = hans & (MIXED * n_hant < n_hans < n_hant)
-    return masks | _repetitions(survey)
+    # Duplicates and leaks are those of train, comparing only letters and digits.
+    sentences = np.stack([src["folded"], tgt["folded"]]).view(np.uint64)
+    held_out = np.array([part["split"] != "train" for part in survey.parts])[survey.table["part"]]
+    train = ~held_out & sentences.all(axis=0)
+    masks["duplicate"] = train.copy()
+    masks["duplicate"][train] = ~first_occurrences(pair_hashes(sentences[:, train]))
+    leak, shared = (train & leaks(sentences, sentences[:, held_out], sentence=each) for each in (False, True))
+    return masks | {"leak of a pair": leak, "leak of a sentence": shared & ~leak}
 
 
 def chinese_scripts(survey: Survey) -> dict[str, int]:
     """Return the numbers of pairs by Chinese script."""
     flags = survey.table["src"]["flags"] | survey.table["tgt"]["flags"]
     hans, hant = (flags & BIT[script] > 0 for script in ("simplified", "traditional"))
-    masks = {"simplified": hans & ~hant, "traditional": hant & ~hans, "mixed": hans & hant}
-    masks["the same in both"] = ~(hans | hant)
-    return {script: int(mask.sum()) for script, mask in masks.items()}
-
-
-def _repetitions(survey: Survey) -> Masks:
-    """Return duplicates and leaks in train, comparing only letters and digits."""
-    sentences = np.stack([survey.table[side]["folded"] for side in ("src", "tgt")]).view(np.uint64)
-    held_out = np.array([part["split"] != "train" for part in survey.parts])[survey.table["part"]]
-    train = ~held_out & sentences.all(axis=0)
-    duplicate = train.copy()
-    duplicate[train] = ~first_occurrences(pair_hashes(sentences[:, train]))
-    leak, shared = (train & leaks(sentences, sentences[:, held_out], sentence=each) for each in (False, True))
-    return {"duplicate": duplicate, "leak of a pair": leak, "leak of a sentence": shared & ~leak}
+    counts = np.bincount(hans + 2 * hant, minlength=4).tolist()
+    return dict(zip(("the same in both", "simplified", "traditional", "mixed"), counts, strict=True))
 
 
 def find(survey: Survey, masks: Masks, config: DataConfig) -> list[tuple[Kind, np.ndarray]]:

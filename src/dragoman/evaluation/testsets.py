@@ -85,11 +85,10 @@ def in_script(pairs: Sequence[Pair], script: str, direction: Direction) -> list[
 def _cleaned(pairs: Sequence[Pair], where: str) -> list[Pair]:
     if not pairs:
         raise UserError(f"{where}: no pair to evaluate. Name another test set")
-    cleaned = []
-    for src, tgt, references, corpus in pairs:
-        texts = dict.fromkeys((tgt, *references))
-        cleaned.append(Pair(clean_text(src), clean_text(tgt), tuple(map(clean_text, texts)), corpus))
-    return cleaned
+    return [
+        Pair(clean_text(src), clean_text(tgt), tuple(map(clean_text, dict.fromkeys((tgt, *references)))), corpus)
+        for src, tgt, references, corpus in pairs
+    ]
 
 
 class ChallengeSentence(NamedTuple):
