@@ -59,17 +59,16 @@ def page(run: Path, language: str = "en") -> bytes:
     pair = translator.attend(shortest["source"], shortest["hypothesis"], direction=shortest["direction"])
     history = record["metrics"]["validations"]
     steps = [each["step"] for each in history]
-    loss, scores = (
-        {name: (steps, [each[name] for each in history]) for name in names}
-        for names in (["loss"], record["tests"][0]["scores"])
-    )
     content = record | {
         "language": language,
         "name": run.resolve().name,
         "samples": samples,
         "worst": sorted((row for row in rows if row["chrf"] < 100), key=lambda row: row["chrf"])[:N_SENTENCES],
         "challenges": {path.parent.name: read_json(path)["passed"] for path in run.glob("evaluation/*/challenge.json")},
-        "curves": [curve_figure(loss, "step", "loss"), curve_figure(scores, "step", "score")],
+        "curves": [
+            curve_figure({name: (steps, [each[name] for each in history]) for name in names}, "step", title)
+            for title, names in {"loss": ["loss"], "score": record["tests"][0]["scores"]}.items()
+        ],
         "attention": attention_figure(pair.maps["cross"][-1], pair.pieces["tgt_out"], pair.pieces["src"]),
         "cost": cost_table(translator.model, [(1, 20, 20, 20)]),
         "settings": flatten(record["config"]) | record["metrics"].get("recipe", {}),
