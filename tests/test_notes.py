@@ -54,7 +54,6 @@ def test_raw_numbers_saturate_the_softmax_even_scaled():
     torch.testing.assert_close(values["scores"] * 2**0.5, values["q"] @ values["k"].T)
     assert torch.equal(values["weights"], torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]))
     assert values["output"].tolist() == [[43, 59], [43, 59]]  # different queries, equal outputs
-    assert values["normal"].max() < 0.999  # inputs of variance 1, as a norm makes them, do not saturate
 
 
 # Scores

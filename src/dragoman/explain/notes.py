@@ -53,16 +53,13 @@ def waist() -> Values:
 
 
 def matrices() -> Values:
-    """Scaled dot-product attention; for "normal", Q and K are standardised first."""
+    """Scaled dot-product attention with the numbers of note 000."""
     q = torch.tensor([[57.0, 83], [76, 55]])
     k = torch.tensor([[51.0, 70], [58, 88], [56, 82]])
     v = torch.tensor([[40.0, 55], [43, 59], [48, 65]])
     layer = bare(2)
-    raw = layer.weights(q[None], k[None])[0, 0]
-    # Both standardised by the columns of k.
-    mean, std = k.mean(0), k.std(0)
-    normal = layer.weights((q[None] - mean) / std, (k[None] - mean) / std)[0, 0]
-    return {"q": q, "k": k, "v": v, "scores": layer.score(q, k), "weights": raw, "output": raw @ v, "normal": normal}
+    weights = layer.weights(q[None], k[None])[0, 0]
+    return {"q": q, "k": k, "v": v, "scores": layer.score(q, k), "weights": weights, "output": weights @ v}
 
 
 def gradient() -> Values:
