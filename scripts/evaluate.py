@@ -21,7 +21,7 @@ from dragoman.config import CorpusConfig
 from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
-from dragoman.evaluation.scores import challenge, evaluate, inputs, warning_table
+from dragoman.evaluation.scores import challenge, evaluate, warning_table
 from dragoman.files import included
 from dragoman.languages import Direction
 from dragoman.translation.translator import Translator
@@ -52,10 +52,9 @@ def main(argv: list[str]) -> None:
     output = Path(args.output) if args.output else evaluations(folder) / f"{name}{suffix}"
     search = cli.search_config(args, translator.bundle.search)
     if args.warnings:
-        texts = inputs(pairs)
-        with cli.progress_bar(len(texts) * len(pairs)) as progress:
+        with cli.progress_bar(None) as progress:
             settings = {"direction": str(direction), "batch_tokens": args.batch, "progress": progress}
-            text = warning_table(partial(translator.stream, search=search, **settings), texts)
+            text = warning_table(partial(translator.stream, search=search, **settings), pairs)
         add_to_card(folder, f"Warnings, {direction}, {name}", text)
         print(f"{text}\n\nThe table is in the model card: {folder / 'README.md'}")
         return

@@ -215,10 +215,13 @@ def _verdicts(first: str, other: str, scores: Mapping[str, Scores]) -> list[str]
     return [f"{verdict}.", f"{meaning}."]
 
 
-def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:
-    """Return the sources as they are, and damaged in four ways."""
-    rng, sources = random.Random(1), [pair.src for pair in pairs]
-    return {
+def warning_table(translate: Callable[[Iterable[str]], Iterable[Translation]], pairs: Sequence[Pair]) -> str:
+    """Return a table: percentage of lines with any, and each, warning.
+
+    Its rows are the sources as they are, and damaged in four ways.
+    """
+    rng, sources, kinds = random.Random(1), [pair.src for pair in pairs], ["any", *KINDS]
+    inputs = {
         "good": sources,
         "shuffled characters": ["".join(rng.sample(text, len(text))) for text in sources],
         "wrong language": [pair.tgt for pair in pairs],
@@ -228,17 +231,12 @@ def inputs(pairs: Sequence[Pair]) -> dict[str, list[str]]:
             "".join(c if n % 2 else chr(rng.randrange(0x3400, 0x4DC0)) for n, c in enumerate(text)) for text in sources
         ],
     }
-
-
-def warning_table(translate: Callable[[Iterable[str]], Iterable[Translation]], texts: dict[str, list[str]]) -> str:
-    """Return a table: percentage of lines with any, and each, warning, by input."""
-    kinds, n = ["any", *KINDS], len(texts["good"])
     rows = [["input", *kinds], ["---", *("---:" for _ in kinds)]]
-    results = iter(translate(chain(*texts.values())))
-    for name in texts:
+    results = iter(translate(chain(*inputs.values())))
+    for name in inputs:
         counts = Counter[str]()
-        for result in islice(results, n):
+        for result in islice(results, len(pairs)):
             counts.update({"any", *map(kind_of, result.warnings)} if result.warnings else ())
-        rows.append([name, *(f"{100 * counts[kind] / n:.1f}" for kind in kinds)])
+        rows.append([name, *(f"{100 * counts[kind] / len(pairs):.1f}" for kind in kinds)])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"Percentage of lines with a warning, for {n:,} sentences as they are, and damaged:\n\n{table}"
+    return f"Percentage of lines with a warning, for {len(pairs):,} sentences as they are, and damaged:\n\n{table}"
