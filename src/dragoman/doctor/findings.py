@@ -7,7 +7,8 @@ import numpy as np
 
 from dragoman.config import DataConfig
 from dragoman.data.cleaning import first_occurrences, leaks, pair_hashes
-from dragoman.data.text import MAX_CHARS
+from dragoman.data.readers import locate
+from dragoman.data.text import MAX_CHARS, lines
 from dragoman.doctor.survey import BIT, DIGITS, MARKS, Survey
 
 MANY = 0.2  # share of faulty pairs that indicates a wrong file, column or setting
@@ -88,18 +89,15 @@ def chinese_scripts(survey: Survey) -> dict[str, int]:
     return dict(zip(("the same in both", "simplified", "traditional", "mixed"), counts, strict=True))
 
 
-def find(survey: Survey, masks: Masks, config: DataConfig) -> list[tuple[Kind, np.ndarray]]:
-    """Return all findings with rows; a fault of MANY pairs always needs attention."""
-    findings = list(_drifts(survey))
-    for kind in KINDS:
-        rows = np.flatnonzero(masks[kind.name])
-        severity = "act" if len(rows) > MANY * len(survey.table) else kind.severity
-        message = kind.message.format(src=config.src, tgt=config.tgt)
-        findings.append((kind._replace(severity=severity, message=message), rows))
-    return [(kind, rows) for kind, rows in findings if len(rows)]
-
-
-def _drifts(survey: Survey) -> Iterator[tuple[Kind, np.ndarray]]:
+def find(survey: Survey, masks: Masks, config: DataConfig) -> Iterator[tuple[Kind, np.ndarray]]:
+    """Yield all findings with rows; a fault of MANY pairs always needs attention."""
+    for corpus in config.corpora:
+        paths = [locate(path, config.root) for path in (corpus.src_path, corpus.tgt_path) if path]
+        counts = [sum(1 for _ in lines(path)) for path in paths]
+        if len(set(counts)) > 1:
+            found = " and ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
+            message = f"{found}. Training needs equal numbers."
+            yield Kind("act", "0", "unequal line counts", message), np.array([len(survey.table) - 1])
     for number, part in enumerate(survey.parts):
         rows = np.flatnonzero(survey.table["part"] == number)
         for first, last, shift in drift(survey.table[rows]):
@@ -111,6 +109,11 @@ def _drifts(survey: Survey) -> Iterator[tuple[Kind, np.ndarray]]:
                 n = f"{abs(shift)} row{'s' if abs(shift) > 1 else ''}"
                 message += f"are shifted: the {side} has {n} too many, or the {other} lacks {n}."
             yield Kind("act", "0", "alignment drift", message), rows[first:last]
+    for kind in KINDS:
+        rows = np.flatnonzero(masks[kind.name])
+        severity = "act" if len(rows) > MANY * len(survey.table) else kind.severity
+        if len(rows):
+            yield kind._replace(severity=severity, message=kind.message.format(src=config.src, tgt=config.tgt)), rows
 
 
 def suspects(survey: Survey, masks: Masks) -> dict[int, dict[str, Any]]:

@@ -3,7 +3,6 @@
 The page (report.html) is self-contained, without scripts. The lines are summary.j2.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ from rich.text import Text
 
 from dragoman.config import DataConfig
 from dragoman.data.readers import find as find_corpus
-from dragoman.data.readers import locate
-from dragoman.data.text import lines
-from dragoman.doctor.findings import Kind, chinese_scripts, faults, find, suspects
+from dragoman.doctor.findings import chinese_scripts, faults, find, suspects
 from dragoman.doctor.survey import survey, texts_of
 from dragoman.errors import UserError
 from dragoman.explain.page import render
@@ -34,7 +31,7 @@ def examine(config: DataConfig) -> dict[str, Any]:
     if not len(result.table):
         raise UserError(f"{name}: no pair to examine. Check the files")
     masks = faults(result)
-    findings, worst = [*_unequal(config, len(result.table) - 1), *find(result, masks, config)], suspects(result, masks)
+    findings, worst = list(find(result, masks, config)), suspects(result, masks)
     texts = texts_of(corpora, {row for _, rows in findings for row in rows[:N_EXAMPLES].tolist()}.union(worst))
     src, tgt = result.table["src"]["length"], result.table["tgt"]["length"]
 
@@ -63,16 +60,6 @@ def examine(config: DataConfig) -> dict[str, Any]:
         "lengths": [_histogram(side, 0, int(np.quantile(side, 0.995)) // 40 + 1) for side in (src, tgt)],
         "ratios": _histogram(np.log2((tgt + 1) / (src + 1)), -5.125, 0.25),
     }
-
-
-def _unequal(config: DataConfig, last: int) -> Iterator[tuple[Kind, np.ndarray]]:
-    """Yield a finding, in row `last`, for aligned files of unequal lengths."""
-    for corpus in config.corpora:
-        paths = [locate(path, config.root) for path in (corpus.src_path, corpus.tgt_path) if path]
-        counts = [sum(1 for _ in lines(path)) for path in paths]
-        if len(set(counts)) > 1:
-            found = " and ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
-            yield Kind("act", "0", "unequal line counts", f"{found}. Training needs equal numbers."), np.array([last])
 
 
 def _shorten(text: str) -> str:
