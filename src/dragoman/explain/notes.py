@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman import bundle as bundles
-from dragoman.config import PositionConfig
+from dragoman.config import ModelConfig, PositionConfig
 from dragoman.data.collate import collate
 from dragoman.explain.picture import curve_figure, heat_figure
 from dragoman.files import included
