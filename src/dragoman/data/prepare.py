@@ -1,8 +1,7 @@
 """Preparation of corpora before training: find, clean, split, encode, store.
 
-Each step writes one folder of the cache: texts-* (clean sentences), ids-* (tokenizers and ids). The name of a folder
-has a hash of the inputs of its step, so a second run on the same data reuses the folders. A run records in data.json
-which corpora it found, and resumes with these.
+A corpus is prepared in one folder of the cache, named by a hash of the corpora and settings, so a second run on the
+same data reuses it. A run records in data.json which corpora it found, and resumes with these.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from itertools import chain, compress, islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -37,7 +36,7 @@ from dragoman.errors import UserError
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 # Version of the cache; increase it with every change of the code that writes the folders.
-FORMAT = 10
+FORMAT = 11
 # Pairs that are encoded at a time.
 _CHUNK = 20_000
 # The first chunks are done without processes: for a small corpus, starting them takes longer than the work.
@@ -53,7 +52,7 @@ _PAIR = np.dtype([("corpus", "u2"), ("form", "?"), ("synthetic", "?"), ("src", "
 class Prepared:
     """A corpus ready for batching."""
 
-    texts: Path
+    folder: Path
     src_tokenizer: Tokenizer
     tgt_tokenizer: Tokenizer
     train_ids: Ragged  # row 2i is the source of pair i, row 2i + 1 its target
@@ -62,12 +61,12 @@ class Prepared:
 
     def pairs(self, split: str) -> list[Pair]:
         """Return the validation or test pairs, if any."""
-        rows = json.loads((self.texts / f"{split}.json").read_bytes())
+        rows = json.loads((self.folder / f"{split}.json").read_bytes())
         return [Pair(src, tgt, tuple(references), corpus) for src, tgt, references, corpus in rows]
 
     def fingerprint(self) -> str:
         """Return the sha256 of the training data, independent of its location."""
-        parts = [self.src_tokenizer.path, self.tgt_tokenizer.path, self.texts / "validation.json"]
+        parts = [self.src_tokenizer.path, self.tgt_tokenizer.path, self.folder / "validation.json"]
         parts += [Path(f"{self.train_ids.stem}.{suffix}") for suffix in ("values", "offsets.npy")]
         digests = "".join(map(files.sha256, parts)).encode()
         return hashlib.sha256(digests + self.repeats.astype(np.int64).tobytes()).hexdigest()
@@ -82,25 +81,24 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     run_dir.mkdir(parents=True, exist_ok=True)
     with FileLock(run_dir / ".data.lock"):
         corpora, notes = _find_all(config, run_dir / "data.json")
-        options = [config.src, config.tgt, config.script, config.leak, config.drop_copies, config.max_ratio]
-        options += [config.validation_size, config.test_size, *map(str, config.every_direction)]
-        options += [(corpus.config.part, corpus.key) for corpus in corpora]
-        texts = _folder(config, "texts", options, partial(_write_texts, corpora=corpora, config=config))
         # Sampling does not change the vocabulary.
-        options = [texts.name, config.max_length, asdict(replace(config.tokenizer, sampling=0.0, models=[]))]
-        options += [Tokenizer(Path(path)).sha256 for path in config.tokenizer.models]
-        ids = _folder(config, "ids", options, partial(_write_ids, texts=texts, config=config))
-        src, tgt = _tokenizers(config, ids)
-        repeats = np.array([corpus.config.repeat for corpus in corpora])[np.load(ids / "corpus.npy")]
+        tokenizer = replace(config.tokenizer, sampling=0.0, models=[])
+        fixed = replace(config, tokenizer=tokenizer, corpora=[], root=None, max_tokens=None, workers=0, cache="")
+        inputs = [FORMAT, asdict(fixed), [Tokenizer(Path(path)).sha256 for path in config.tokenizer.models]]
+        inputs += [(corpus.config.part, corpus.key) for corpus in corpora]
+        folder = Path(config.cache) / hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f".{folder.name}.lock")):
+            if not folder.exists():
+                files.replace_folder(folder, partial(_write, corpora=corpora, config=config))
+        repeats = np.array([corpus.config.repeat for corpus in corpora])[np.load(folder / "corpus.npy")]
         report = Report()
-        report.add(json.loads((texts / "report.json").read_bytes()))
-        report.drop("train", TOO_LONG, report.kept["train"] - len(repeats))
-        report.kept["train"] = len(repeats)
+        report.add(json.loads((folder / "report.json").read_bytes()))
         # In the first process of a machine only.
         if os.environ.get("LOCAL_RANK", "0") == "0":
             print(*notes, report.table(), sep="\n", flush=True)
         _write_json(run_dir / "cleaning.json", vars(report) | {"notes": notes})
-    return Prepared(texts, src, tgt, Ragged(ids / "train"), repeats, notes)
+    return Prepared(folder, *_tokenizers(config, folder), Ragged(folder / "train"), repeats, notes)
 
 
 def _write_json(path: Path, content: object) -> None:
@@ -137,17 +135,6 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
     return corpora, notes
 
 
-def _folder(config: DataConfig, step: str, depends_on: list[Any], fill: Callable[[Path], None]) -> Path:
-    """Return the cache folder of a step; `fill` writes it if it is missing."""
-    digest = hashlib.sha256(json.dumps([FORMAT, *depends_on]).encode()).hexdigest()[:16]
-    folder = Path(config.cache) / f"{step}-{digest}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f".{folder.name}.lock"):
-        if not folder.exists():
-            files.replace_folder(folder, fill)
-    return folder
-
-
 def in_order(function: Callable[[Chunk], Result], chunks: Iterable[Chunk], workers: int) -> Iterator[Result]:
     """Yield the result of each chunk, with few chunks in memory at a time.
 
@@ -177,11 +164,35 @@ def _rows(corpora: list[Corpus], split: str) -> Iterator[tuple[int, Rows]]:
             yield index, rows
 
 
-def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> None:
+def _write(folder: Path, corpora: list[Corpus], config: DataConfig) -> None:
+    """Write tokenizers, ids, the corpus of each training pair, the other splits and the report of cleaning."""
+    pairs, corpus_of, report = _write_texts(folder, corpora, config)
+    texts = Ragged(folder / "texts")
+    if not config.tokenizer.models:
+        _train_tokenizers(folder, texts, pairs, config)
+    encode = partial(_encode, config.max_length, _tokenizers(config, folder), texts)
+    chunks, kept = np.split(pairs, range(_CHUNK, len(pairs), _CHUNK)), []
+    with ragged_writer(folder / "train") as append:
+        results = in_order(encode, chunks, config.workers)
+        for short, values, lengths in track(results, "encoding", len(chunks), disable=not sys.stdout.isatty()):
+            kept.append(short)
+            append(values.data, lengths)
+    short = np.concatenate(kept)
+    if not len(short):
+        raise UserError(f"data.max_length={config.max_length}: no training pair is short enough. Raise it")
+    report.drop("train", TOO_LONG, len(pairs) - len(short))
+    report.kept["train"] = len(short)
+    np.save(folder / "corpus.npy", corpus_of[short])
+    (folder / "report.json").write_text(json.dumps(vars(report)))
+    for path in folder.glob("texts.*"):
+        path.unlink()
+
+
+def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tuple[np.ndarray, np.ndarray, Report]:
     """Write the clean sentences of three splits; take missing splits from train.
 
-    `train` has all training pairs, each source before its target. pairs.npy has the indices of the pairs to keep,
-    corpus.npy the corpus of each pair. With data.script=both a pair is followed by its form in the other script.
+    `texts` has all training pairs, each source before its target. Returns the indices of the pairs to keep, the corpus
+    of each pair, and the report. With data.script=both a pair is followed by its form in the other script.
     """
     print(f"Cleaning {', '.join(corpus.config.label for corpus in corpora)}", flush=True)
     cleaner, parts = Cleaner(config), [corpus.config.part for corpus in corpora]
@@ -191,7 +202,7 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> Non
             pairs += [pair._replace(corpus=parts[index]) for pair in cleaner.clean(rows, split)]
     tables = [np.empty(0, _PAIR)]
     chunks = in_order(partial(_clean, config), _rows(corpora, "train"), config.workers)
-    with ragged_writer(folder / "train") as append:
+    with ragged_writer(folder / "texts") as append:
         for table, sentences, counts in track(chunks, "cleaning", disable=not sys.stdout.isatty()):
             append(b"".join(sentences), list(map(len, sentences)))
             tables.append(table)
@@ -209,18 +220,17 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> Non
             f"data.corpora: no training pair is left after cleaning ({reasons}). If the script is wrong, check whether "
             "data.src and data.tgt are swapped"
         )
-    stored = Ragged(folder / "train")
+    stored = Ragged(folder / "texts")
     for split, indices in chosen.items():
         sides = (stored.texts(2 * own[indices] + side) for side in (0, 1))
         for src, tgt, corpus in zip(*sides, train["corpus"][own[indices]], strict=True):
             held_out[split].append(Pair(src, tgt, (tgt,), parts[corpus]))
     # A pair and its form in the other script are kept or dropped together.
     kept = np.flatnonzero(keep[np.cumsum(~train["form"]) - 1])
-    report.kept.update({"train": len(kept)} | {split: len(pairs) for split, pairs in held_out.items()})
-    np.save(folder / "pairs.npy", kept)
-    np.save(folder / "corpus.npy", train["corpus"])
-    for name, content in {**held_out, "report": vars(report)}.items():
-        (folder / f"{name}.json").write_text(json.dumps(content))
+    for split, pairs in held_out.items():
+        report.kept[split] = len(pairs)
+        (folder / f"{split}.json").write_text(json.dumps(pairs))
+    return kept, train["corpus"], report
 
 
 def _clean(config: DataConfig, chunk: tuple[int, Rows]) -> tuple[np.ndarray, list[bytes], Report]:
@@ -235,34 +245,18 @@ def _clean(config: DataConfig, chunk: tuple[int, Rows]) -> tuple[np.ndarray, lis
     return table, [text.encode() for src, tgt, _ in pairs for text in (src, tgt)], cleaner.report
 
 
-def _write_ids(folder: Path, texts: Path, config: DataConfig) -> None:
-    """Encode training pairs of at most max_length pieces; train missing tokenizers."""
-    pairs, kept, stored = np.load(texts / "pairs.npy"), [], Ragged(texts / "train")
-    if not config.tokenizer.models:
-        rng = np.random.default_rng(_SAMPLE_SEED)
-        sample = np.sort(rng.choice(pairs, min(len(pairs), _SAMPLE), replace=False))
-        directions, languages = config.every_direction, (config.src, config.tgt)
-        tags = [direction.tgt for direction in directions] if len(directions) > 1 else []
-        for name, sides in _vocabularies(config).items():
-            sentences = [text for side in sides for text in stored.texts(2 * sample + side)]
-            size = config.tokenizer.vocab_size or suitable_size(sentences, len(pairs), config.tokenizer)
-            print(
-                f"Training the {name} tokenizer: {config.tokenizer.kind}, {size:,} pieces ({len(pairs):,} pairs)",
-                flush=True,
-            )
-            settings, codes = replace(config.tokenizer, vocab_size=size), [languages[side] for side in sides]
-            conversion = characters_to_convert(config.script, codes, sentences)
-            Tokenizer.train(sentences, settings, folder / f"{name}.model", codes, tags, conversion)
-    tokenizers = _tokenizers(config, folder)
-    chunks = np.split(pairs, range(_CHUNK, len(pairs), _CHUNK))
-    results = in_order(partial(_encode, config.max_length, tokenizers, stored), chunks, config.workers)
-    with ragged_writer(folder / "train") as append:
-        for short, values, lengths in track(results, "encoding", len(chunks), disable=not sys.stdout.isatty()):
-            kept.append(short)
-            append(values.data, lengths)
-    np.save(folder / "corpus.npy", np.load(texts / "corpus.npy")[np.concatenate(kept)])
-    if not sum(map(len, kept)):
-        raise UserError(f"data.max_length={config.max_length}: no training pair is short enough. Raise it")
+def _train_tokenizers(folder: Path, texts: Ragged, pairs: np.ndarray, config: DataConfig) -> None:
+    sample = np.sort(np.random.default_rng(_SAMPLE_SEED).choice(pairs, min(len(pairs), _SAMPLE), replace=False))
+    directions, languages = config.every_direction, (config.src, config.tgt)
+    tags = [direction.tgt for direction in directions] if len(directions) > 1 else []
+    for name, sides in _vocabularies(config).items():
+        sentences = [text for side in sides for text in texts.texts(2 * sample + side)]
+        size = config.tokenizer.vocab_size or suitable_size(sentences, len(pairs), config.tokenizer)
+        kind = f"{config.tokenizer.kind}, {size:,} pieces ({len(pairs):,} pairs)"
+        print(f"Training the {name} tokenizer: {kind}", flush=True)
+        settings, codes = replace(config.tokenizer, vocab_size=size), [languages[side] for side in sides]
+        conversion = characters_to_convert(config.script, codes, sentences)
+        Tokenizer.train(sentences, settings, folder / f"{name}.model", codes, tags, conversion)
 
 
 def _vocabularies(config: DataConfig) -> dict[str, list[int]]:
