@@ -139,7 +139,7 @@ def test_a_run_resumes_with_the_corpora_it_was_begun_with(
     (tmp_path / "run" / "metrics.json").touch()
     write("late.tsv", [("你好", "hello")])
     assert small(late, path).fingerprint == without.fingerprint
-    assert "started without it" in small(late, path).notes[0]
+    assert "missing when this run began" in small(late, path).notes[0]
     assert small(late, path, run="stopped").fingerprint != without.fingerprint
     (tmp_path / "stopped" / "metrics.json").touch()
     (tmp_path / "late.tsv").unlink()

@@ -79,25 +79,24 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     """
     check_config(config.tokenizer, (config.src, config.tgt))
     run_dir.mkdir(parents=True, exist_ok=True)
-    with FileLock(run_dir / ".data.lock"):
-        corpora, notes = _find_all(config, run_dir / "data.json")
-        # Sampling does not change the vocabulary.
-        tokenizer = replace(config.tokenizer, sampling=0.0, models=[])
-        fixed = replace(config, tokenizer=tokenizer, corpora=[], root=None, max_tokens=None, workers=0, cache="")
-        inputs = [FORMAT, asdict(fixed), [Tokenizer(Path(path)).sha256 for path in config.tokenizer.models]]
-        inputs += [(corpus.config.part, corpus.key) for corpus in corpora]
-        folder = Path(config.cache) / hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(f".{folder.name}.lock")):
-            if not folder.exists():
-                files.replace_folder(folder, partial(_write, corpora=corpora, config=config))
-        repeats = np.array([corpus.config.repeat for corpus in corpora])[np.load(folder / "corpus.npy")]
-        report = Report()
-        report.add(json.loads((folder / "report.json").read_bytes()))
-        # In the first process of a machine only.
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(*notes, report.table(), sep="\n", flush=True)
-        _write_json(run_dir / "cleaning.json", vars(report) | {"notes": notes})
+    corpora, notes = _find_all(config, run_dir / "data.json")
+    # Sampling does not change the vocabulary.
+    tokenizer = replace(config.tokenizer, sampling=0.0, models=[])
+    fixed = replace(config, tokenizer=tokenizer, corpora=[], root=None, max_tokens=None, workers=0, cache="")
+    inputs = [FORMAT, asdict(fixed), [Tokenizer(Path(path)).sha256 for path in config.tokenizer.models]]
+    inputs += [(corpus.config.part, corpus.key) for corpus in corpora]
+    folder = Path(config.cache) / hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{folder.name}.lock")):
+        if not folder.exists():
+            files.replace_folder(folder, partial(_write, corpora=corpora, config=config))
+    repeats = np.array([corpus.config.repeat for corpus in corpora])[np.load(folder / "corpus.npy")]
+    report = Report()
+    report.add(json.loads((folder / "report.json").read_bytes()))
+    # In the first process of a machine only.
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(*notes, report.table(), sep="\n", flush=True)
+    _write_json(run_dir / "cleaning.json", vars(report) | {"notes": notes})
     return Prepared(folder, *_tokenizers(config, folder), Ragged(folder / "train"), repeats, notes)
 
 
@@ -106,32 +105,28 @@ def _write_json(path: Path, content: object) -> None:
 
 
 def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]]:
-    """Return the corpora that the run uses, and notes on the others; update `record`."""
+    """Return the corpora that the run uses, and notes on the others; write their names to `record`."""
     # Before the run has metrics nothing is trained, and a corpus that was missing may be found now.
-    has_begun = record.with_name("metrics.json").exists()
-    used: dict[str, bool] = json.loads(record.read_bytes()) if has_begun and record.exists() else {}
-    corpora, notes = [], []
+    has_begun = record.with_name("metrics.json").exists() and record.exists()
+    used = json.loads(record.read_bytes()) if has_begun else []
+    corpora, notes = list[Corpus](), list[str]()
     for corpus in config.corpora:
-        name = f"{corpus.label} {corpus.split}"
-        if corpus.optional and used.get(name) is False:
-            notes.append(f"{corpus.label}: this run started without it and resumes without it.")
-            continue
         try:
+            if has_begun and corpus.label not in used:
+                raise NotFoundError(f"{corpus.label}: was missing when this run began")
             corpora.append(find(corpus, config.src, config.tgt, config.root))
-            used[name] = True
             if corpus.split != "train" and [*corpora[-1].open()] != [corpus.split]:
                 raise UserError(f"{corpus.label}: split={corpus.split} is for one file. Name a file of the folder")
         except NotFoundError as error:
-            # A run that started with this corpus would resume on other data.
-            if not corpus.optional or used.get(name):
+            # A run that began with this corpus would resume on other data.
+            if not corpus.optional or corpus.label in used:
                 raise
             notes.append(f"{error}. This run trains without it: it is optional.")
-            used[name] = False
     if not corpora:
         raise UserError(
             f"data.corpora: none available. {' '.join(notes)} Name one, e.g. data.corpora='[{{path: my.tsv}}]'"
         )
-    _write_json(record, used)
+    _write_json(record, [corpus.config.label for corpus in corpora])
     return corpora, notes
 
 

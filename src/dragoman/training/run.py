@@ -54,8 +54,8 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
         return record
     run_dir.mkdir(parents=True, exist_ok=True)
     names = {path.name for path in run_dir.iterdir()}
-    # The last two: another process of this run may have begun to prepare the data.
-    if names and not names & {"config.yaml", ".data.lock", "data.json"}:
+    # data.json: another process of this run may have begun to prepare the data.
+    if names and not names & {"config.yaml", "data.json"}:
         raise UserError(f"{run_dir}: not empty and not a run. Choose another name (name=...)")
     if record:
         # A setting that is younger than the run had its default then.
