@@ -85,22 +85,20 @@ class TranslationData(LightningDataModule):
         n_directions, n_tags = self._tags.shape
         # Lengths of sources and targets of an epoch, special ids included.
         self.lengths = np.concatenate(sides[:n_directions]) + n_tags, np.concatenate(sides[::-1][:n_directions])
-        self._plans: dict[tuple[int, int], BatchPlan] = {}
         self.consumed = 0
 
     @property
     def plan(self) -> BatchPlan:
         """The batch plan of the rank of the attached trainer; else of a single rank."""
         place = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        if place not in self._plans:
-            self._plans[place] = BatchPlan(*self.lengths, self.config.max_tokens, self.seed, *place)
-        return self._plans[place]
+        return BatchPlan(*self.lengths, self.config.max_tokens, self.seed, *place)
 
     def _indices(self) -> Iterator[BatchIndex]:
         """Yield the indices of all batches from number `consumed` on, without end."""
-        epoch, position = divmod(self.consumed, self.plan.batches_per_epoch)
+        plan = self.plan
+        epoch, position = divmod(self.consumed, plan.batches_per_epoch)
         while True:
-            for pairs in self.plan.epoch(epoch)[position:]:
+            for pairs in plan.epoch(epoch)[position:]:
                 yield epoch, pairs
             epoch, position = epoch + 1, 0
 
