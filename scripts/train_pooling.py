@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from dragoman import bundle
 from dragoman.commands import cli
-from dragoman.data.batching import length_batches
-from dragoman.data.collate import collate
+from dragoman.data.collate import collate, length_batches
 from dragoman.data.text import clean_text
 from dragoman.errors import UserError
 from dragoman.model.pooling import POOLINGS, AttentionPooling, Pooling

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data.batching import BatchPlan, length_batches
+from dragoman.data.collate import BatchPlan, length_batches
 
 BUDGET = 400
 

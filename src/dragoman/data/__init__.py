@@ -1,9 +1,8 @@
 """Data: from text to ids to batches, independent of models.
 
 text        lines, sentence pairs, clean text           store       memory-mapped rows
-readers     corpora by name; their formats: READERS     batching    lengths to batch plans
-cleaning    repairs, filters, duplicates, the report    collate     ids to one padded Batch
+readers     corpora by name; their formats: READERS     lexicon     which pieces translate which
+cleaning    repairs, filters, duplicates, the report    collate     batch plans; ids to one padded Batch
 tokenizer   text to ids and back                        datamodule  all of it as a LightningDataModule
 prepare     cleaned and encoded corpora, on disk        sentences   long texts to sentences
-lexicon     which pieces translate which
 """

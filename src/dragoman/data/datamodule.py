@@ -15,8 +15,7 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
 from dragoman.config import DataConfig
-from dragoman.data.batching import BatchPlan, length_batches
-from dragoman.data.collate import Batch, collate, collate_flat
+from dragoman.data.collate import Batch, BatchPlan, collate, length_batches
 from dragoman.data.prepare import Prepared, prepare
 
 # Epoch, and the pairs of a batch: of n pairs, i < n is pair i forwards, and n + i the same pair backwards.
@@ -39,9 +38,10 @@ class BatchDataset(Dataset[Batch]):
         src = 2 * self.pairs[places] + directions
         # The sides of pair i are the rows 2i and 2i + 1.
         tgt, tags = src ^ 1, self._tags[directions]
-        if not self._alpha:
-            return collate_flat(self._ids.take(src), self._ids.take(tgt), tags)
-        return collate(self._samples(src, pairs, epoch), self._samples(tgt, pairs, epoch), tags)
+        if self._alpha:
+            return collate(self._samples(src, pairs, epoch), self._samples(tgt, pairs, epoch), tags)
+        src_ids, tgt_ids = ([self._ids[row] for row in rows.tolist()] for rows in (src, tgt))
+        return collate(src_ids, tgt_ids, tags)
 
     def _samples(self, rows: np.ndarray, pairs: np.ndarray, epoch: int) -> list[list[int]]:
         """Return random tokenisations, which depend on seed, epoch and pair alone.

@@ -28,7 +28,8 @@ def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[
     lengths = np.diff(ids.offsets)
     n_links = np.cumsum((lengths[2 * pairs] + 1) * lengths[2 * pairs + 1])
     pairs = np.sort(pairs[n_links <= max(_MAX_LINKS, n_links[0])])
-    (src, n_src), (tgt, n_tgt) = ids.take(2 * pairs), ids.take(2 * pairs + 1)
+    n_src, n_tgt = lengths[2 * pairs], lengths[2 * pairs + 1]
+    src, tgt = (np.concatenate([ids[row] for row in 2 * pairs + side]) for side in (0, 1))
     # Each target piece of a pair is linked with each of its source pieces, and with PAD for none. A position is an
     # index of the concatenated targets.
     pieces = np.insert(src.astype(np.int64), np.cumsum(n_src), PAD)

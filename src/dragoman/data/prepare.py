@@ -105,7 +105,7 @@ def _write_json(path: Path, content: object) -> None:
 
 
 def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]]:
-    """Return the corpora that the run uses, and notes on the others; write their names to `record`."""
+    """Return the corpora that the run uses, and notes on the others; update `record`."""
     # Before the run has metrics nothing is trained, and a corpus that was missing may be found now.
     has_begun = record.with_name("metrics.json").exists() and record.exists()
     used = json.loads(record.read_bytes()) if has_begun else []
@@ -160,7 +160,7 @@ def _rows(corpora: list[Corpus], split: str) -> Iterator[tuple[int, Rows]]:
 
 
 def _write(folder: Path, corpora: list[Corpus], config: DataConfig) -> None:
-    """Write tokenizers, ids, the corpus of each training pair, the other splits and the report of cleaning."""
+    """Write all splits, encoded for training, the tokenizers and the report."""
     pairs, corpus_of, report = _write_texts(folder, corpora, config)
     texts = Ragged(folder / "texts")
     if not config.tokenizer.models:

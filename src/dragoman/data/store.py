@@ -34,13 +34,6 @@ class Ragged:
         """Return rows of bytes as sentences."""
         return [self[row].tobytes().decode() for row in rows.tolist()]
 
-    def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return several rows, concatenated in one array, and their lengths."""
-        starts = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - starts
-        shifts = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
-        return self.values[shifts + np.arange(len(shifts))], lengths
-
     def __reduce__(self) -> tuple[object, tuple[Path]]:
         # Pickled by name: a worker process maps the same files.
         return Ragged, (self.stem,)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from dragoman.config import SearchConfig
-from dragoman.data.batching import length_batches
-from dragoman.data.collate import collate
+from dragoman.data.collate import collate, length_batches
 from dragoman.errors import UserError, choose
 from dragoman.model.pooling import POOLINGS
 from dragoman.model.transformer import Transformer
