@@ -15,47 +15,40 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
 from dragoman.config import DataConfig
-from dragoman.data.collate import Batch, BatchPlan, collate, length_batches
+from dragoman.data.collate import Batch, BatchPlan, Ids, collate, length_batches
 from dragoman.data.prepare import Prepared, prepare
 
-# Epoch, and the pairs of a batch: of n pairs, i < n is pair i forwards, and n + i the same pair backwards.
+# Epoch, and the rows of the sources of a batch.
 BatchIndex = tuple[int, np.ndarray]
 
 
 class BatchDataset(Dataset[Batch]):
-    """Batches by BatchIndex; `tags` (n_directions, 1 or 0) are ids before sources."""
+    """Batches by BatchIndex; `tags` (n_directions, 1 or 0) precede the sources."""
 
     def __init__(self, prepared: Prepared, config: DataConfig, seed: int, tags: np.ndarray) -> None:
         self._alpha, self._max_length = config.tokenizer.sampling, config.max_length
         self._seed, self._tags, self._ids = seed, tags, prepared.train_ids
         self._tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
-        # (pairs per epoch,) pairs of the ids; a corpus may be repeated.
-        self.pairs = np.repeat(np.arange(len(prepared.repeats)), prepared.repeats)
 
     def __getitem__(self, index: BatchIndex) -> Batch:
-        epoch, pairs = index
-        directions, places = np.divmod(pairs, len(self.pairs))
-        src = 2 * self.pairs[places] + directions
-        # The sides of pair i are the rows 2i and 2i + 1.
-        tgt, tags = src ^ 1, self._tags[directions]
-        if self._alpha:
-            return collate(self._samples(src, pairs, epoch), self._samples(tgt, pairs, epoch), tags)
-        src_ids, tgt_ids = ([self._ids[row] for row in rows.tolist()] for rows in (src, tgt))
-        return collate(src_ids, tgt_ids, tags)
+        epoch, src = index
+        # The sides of pair i are the rows 2i and 2i + 1; backwards, the second is the source.
+        rows = src.tolist()
+        src_ids, tgt_ids = ([self._tokens(row ^ side, epoch) for row in rows] for side in (0, 1))
+        return collate(src_ids, tgt_ids, self._tags[src % 2])
 
-    def _samples(self, rows: np.ndarray, pairs: np.ndarray, epoch: int) -> list[list[int]]:
-        """Return random tokenisations, which depend on seed, epoch and pair alone.
+    def _tokens(self, row: int, epoch: int) -> Ids:
+        """Return the stored ids of a row, or a random tokenisation by seed and epoch.
 
-        They may be longer than the stored ids, by which batches are planned. A sample of more than max_length pieces is
+        It may be longer than the stored ids, by which batches are planned. With more than max_length pieces it is
         replaced by the stored ids, since a position scheme may have a limit.
         """
-        samples = []
-        for row, pair in zip(rows.tolist(), pairs.tolist(), strict=True):
-            tokenizer, ids = self._tokenizers[row % 2], self._ids[row].tolist()
-            seed = zlib.crc32(f"{self._seed} {epoch} {pair} {('src', 'tgt')[row % 2]}".encode())
-            sample = tokenizer.sample(tokenizer.decode(ids), alpha=self._alpha, seed=seed)
-            samples.append(sample if len(sample) <= self._max_length else ids)
-        return samples
+        ids = self._ids[row]
+        if not self._alpha:
+            return ids
+        tokenizer, seed = self._tokenizers[row % 2], zlib.crc32(f"{self._seed} {epoch} {row}".encode())
+        sample = tokenizer.sample(tokenizer.decode(ids.tolist()), alpha=self._alpha, seed=seed)
+        return sample if len(sample) <= self._max_length else ids
 
 
 def _ignore_signals(worker: int) -> None:
@@ -80,11 +73,12 @@ class TranslationData(LightningDataModule):
         self._tags = np.array([self.src_tokenizer.tag(to.tgt) for to in self.directions], np.int64)
         self._dataset, self.train_ids = BatchDataset(prepared, config, seed, self._tags), prepared.train_ids
         # Pairs of an epoch in each direction; repeated pairs count each time.
-        self.train_size = len(self._dataset.pairs)
-        sides = np.diff(self.train_ids.offsets).astype(np.int32).reshape(-1, 2)[self._dataset.pairs].T + 1
-        n_directions, n_tags = self._tags.shape
+        pairs = np.repeat(np.arange(len(prepared.repeats)), prepared.repeats)
+        self.train_size, (n_directions, n_tags) = len(pairs), self._tags.shape
+        self._sources = np.concatenate([2 * pairs + direction for direction in range(n_directions)])
         # Lengths of sources and targets of an epoch, special ids included.
-        self.lengths = np.concatenate(sides[:n_directions]) + n_tags, np.concatenate(sides[::-1][:n_directions])
+        n_ids = np.diff(self.train_ids.offsets).astype(np.int32) + 1
+        self.lengths = n_ids[self._sources] + n_tags, n_ids[self._sources ^ 1]
         self.consumed = 0
 
     @property
@@ -99,7 +93,7 @@ class TranslationData(LightningDataModule):
         epoch, position = divmod(self.consumed, plan.batches_per_epoch)
         while True:
             for pairs in plan.epoch(epoch)[position:]:
-                yield epoch, pairs
+                yield epoch, self._sources[pairs]
             epoch, position = epoch + 1, 0
 
     def train_dataloader(self) -> DataLoader[Batch]:
