@@ -5,7 +5,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.data.sentences import split
+from dragoman.data.text import split_sentences as split
 
 TRICKY = st.text(
     st.sampled_from(list("。！？；….!?”’」）》\"') \n\u3000，,、ab AZ12你好我\u2028\r：“《（—é\u0301😀")), max_size=80

@@ -1,8 +1,8 @@
 """Data: from text to ids to batches, independent of models.
 
-text        lines, sentence pairs, clean text           store       memory-mapped rows
+text        lines, pairs, clean text, sentences         store       memory-mapped rows
 readers     corpora by name; their formats: READERS     lexicon     which pieces translate which
 cleaning    repairs, filters, duplicates, the report    collate     batch plans; ids to one padded Batch
 tokenizer   text to ids and back                        datamodule  all of it as a LightningDataModule
-prepare     cleaned and encoded corpora, on disk        sentences   long texts to sentences
+prepare     cleaned and encoded corpora, on disk
 """

@@ -1,6 +1,11 @@
-"""Lines of text files, sentence pairs, and the cleaning of text.
+"""Lines of text files, sentence pairs, the cleaning of text, and its sentences.
 
 `clean_text` is the only normalisation, so training and translation see identically normalised text.
+
+A model trained on single sentences translates only the first sentence of a paragraph, so the translator splits long
+texts, by rules for Chinese and English. The concatenated parts are exactly the text. Uncertain boundaries are not
+split: two sentences in one part harm less than half a sentence in two. One scan with bounded context takes time linear
+in the length of the text.
 """
 
 import codecs
@@ -35,6 +40,36 @@ _INVALID = re.compile(f"[{DEFECTS['invalid UTF-8']}]")
 _ANY_DEFECT = re.compile(f"[{''.join(DEFECTS.values())}]")
 # Minimum number of lines that are not UTF-8 to judge the encoding of a file.
 _FEW = 10
+
+# A sentence without outer white space, and the white space after it.
+Part = tuple[str, str]
+
+_LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+# Marks, closing characters and white space; or line breaks. Possessive quantifiers prevent backtracking.
+_BOUNDARY = re.compile(
+    r"(?P<marks>[。｡！？；．….!?]++)(?P<closers>[”’」』）】》〉］｝\"')\]}»]*+)(?P<space>\s*+)"
+    f"|[{_LINE_BREAKS}]++\\s*+"
+)
+# These always end a sentence.
+_FULL = re.compile("[。｡！？；]")
+# After one of these, without a space, the sentence continues.
+_CONTINUES = re.compile("[，、,：:；;—–)）\\]】》〉-]")
+# The mark belongs to a title or an aside: 《你好！》这本书, 他（真的！）来了
+_ASIDE = re.compile("[》〉）)\\]】]")
+# Characters of context: longer than any abbreviation.
+_CONTEXT = 24
+# Words whose dot never ends a sentence, even before a capital, because a name follows; J. Smith, z. B. (but not I);
+# U.S, e.g (but not a.m, p.m). The last dot is the mark in question.
+_ABBREVIATION = re.compile(
+    r"(?i)(?:\A|(?<=[\s(\[{\"'“‘《「]))(?:mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|"
+    r"fr|messrs|mme|mlle|vs|cf|viz|ca|sr|sra|bzw|evtl|ggf|(?-i:(?!I)[A-Za-z])|(?![ap]\.m\Z)(?:[a-z]\.)+[a-z])\Z"
+)
+# Words whose dot does not end a sentence when a number follows: No. 5, Fig. 3, Dec. 24.
+_BEFORE_NUMBER = re.compile(
+    r"(?i)\b(?:nos?|vols?|pp?|ch|sec|art|eq|figs?|approx|est|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\Z"
+)
+# The number of a list: "1. Open the window".
+_LIST_NUMBER = re.compile(r"\d+|\S")
 
 
 class Pair(NamedTuple):
@@ -95,3 +130,69 @@ def check_aligned(src: Path, tgt: Path) -> None:
             f"{tgt}: not aligned with {src} (found {n_tgt} and {n_src} lines). Find the place: "
             f"python scripts/doctor.py --src-path {src} --tgt-path {tgt}"
         )
+
+
+def split_sentences(text: str, max_chars: int | None = None) -> list[Part]:
+    """Return the sentences of a text, each with the white space after it.
+
+    Line breaks always end a sentence. Leading white space follows a first, empty sentence. With `max_chars`, longer
+    sentences are split further: after a comma, else between words, else anywhere.
+    """
+    parts, start = [], len(text) - len(text.lstrip())
+    if start:
+        parts.append(("", text[:start]))
+    for match in _BOUNDARY.finditer(text, start):
+        if _ends_sentence(text, start, match):
+            parts += _shorten(text[start : match.end()], max_chars)
+            start = match.end()
+    return parts + _shorten(text[start:], max_chars)
+
+
+def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
+    """Whether a match of _BOUNDARY ends the sentence that begins at `start`."""
+    marks, closers, space = match.group("marks", "closers", "space")
+    if not marks or set(space) & set(_LINE_BREAKS):
+        return True
+    after = text[match.end() : match.end() + 1]
+    if not space and (_CONTINUES.match(after) or _ASIDE.search(closers)):
+        return False
+    if _FULL.search(marks):
+        return True
+    # 你好!我是… and 很好.他 end a sentence; 3.14, e.g., www.a.b, what?!x and 我…… hesitating do not.
+    if not space:
+        before = text[match.start() - 1 : match.start()]
+        # Letters of scripts without spaces; full-width digits are none.
+        cjk = all(character >= "\u2e80" and character.isalpha() for character in (before, after))
+        return len(marks) == 1 and marks != "…" and cjk
+    in_lower_case = _next_visible(text, match.end()).islower()
+    if "!" in marks or "?" in marks:
+        # "Wait!" he said.
+        return not in_lower_case or closers[-1:] not in "\"'”’"
+    return not in_lower_case and (marks != "." or bool(closers) or not _is_abbreviation(text, start, match.start()))
+
+
+def _next_visible(text: str, position: int) -> str:
+    """Return the next character except white space, opening quotes and brackets."""
+    return text[position : position + _CONTEXT].lstrip().lstrip("\"'“‘([{「『《")[:1]
+
+
+def _is_abbreviation(text: str, start: int, dot: int) -> bool:
+    """Whether the dot at `dot`, before a space and a capital, marks an abbreviation."""
+    before = text[max(start, dot - _CONTEXT) : dot]
+    if _ABBREVIATION.search(before) or (len(before) == dot - start and _LIST_NUMBER.fullmatch(before)):
+        return True
+    return _BEFORE_NUMBER.search(before) is not None and _next_visible(text, dot + 1).isdigit()
+
+
+def _shorten(text: str, max_chars: int | None) -> list[Part]:
+    """Split a sentence, with the white space after it, into parts of `max_chars`."""
+    parts, sentence = [], text.rstrip()
+    while max_chars and len(sentence) > max_chars:
+        # The last split point in the second half: after a comma, else before white space, else anywhere.
+        half, limit = max_chars // 2, max_chars
+        ends = (f".{{{half},{limit - 1}}}(?:[，、；：—]|[,;:](?=\\s))", f".{{{half},{limit}}}(?=\\s)", f".{{{limit}}}")
+        part = next(filter(None, (re.match(end, sentence, re.DOTALL) for end in ends)))[0].rstrip()
+        rest = text[len(part) :].lstrip()
+        parts.append((part, text[len(part) : len(text) - len(rest)]))
+        text, sentence = rest, rest.rstrip()
+    return [*parts, (sentence, text[len(sentence) :])] if text else parts

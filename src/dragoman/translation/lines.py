@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dragoman.bundle import BundleInfo
-from dragoman.data.sentences import split
-from dragoman.data.text import clean_text
+from dragoman.data.text import clean_text, split_sentences
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.languages import Direction, is_unspaced, length, reads
 from dragoman.search import Hypothesis
@@ -72,7 +71,7 @@ def sentences(
 
     A sentence that is too long is split again, at half its length. A single character is never split.
     """
-    for part, space in split(text, max_chars or _CHARS_PER_PIECE * max_length):
+    for part, space in split_sentences(text, max_chars or _CHARS_PER_PIECE * max_length):
         clean = clean_text(part)
         ids = tokenizer.encode(clean) if any(map(str.isalnum, clean)) else []
         if len(ids) <= max_length or len(part) == 1:

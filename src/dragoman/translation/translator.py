@@ -1,7 +1,7 @@
 """Translation of text: N lines in, N lines out, in the same order.
 
 Every part of a line is translated or copied:
-  - A line is split into sentences (data/sentences.py). A model is trained on single sentences, and would omit the
+  - A line is split into sentences (data/text.py). A model is trained on single sentences, and would omit the
     second one. A sentence longer than the training sentences is split again.
   - The translated sentences are joined as the target language is written: English has a space between sentences,
     Chinese has none. Line breaks of the source stay.
