@@ -27,7 +27,7 @@ def test_leaks_are_found_across_scripts(prepare: Callable, write: Callable, seen
     data = prepare(write("a.tsv", HANS), test, script="both", **WHOLE)
     assert seen(data) == sorted([HANS[1], HANT[1], HANS[2]])
     assert [pair.src for pair in data.test] == [HANT[0][0]]
-    assert report()["dropped"]["train"] == {LEAK: 1}
+    assert report() == {"kept": 3, LEAK: 1}
 
 
 def test_splits_from_train_keep_their_script(small: Callable, seen: Callable, pairs: list) -> None:
@@ -73,11 +73,11 @@ def test_a_tagged_pair_is_compared_without_its_tag(
     test = CorpusConfig(path=write("test.tsv", HANS[1:2]), split="test")
     data = prepare(write("a.tsv", [HANS[0], HANS[2]]), write("b.tsv", tagged), test, **WHOLE)
     assert seen(data) == sorted([HANS[0], HANS[2], tagged[2]])
-    assert report()["dropped"]["train"] == {DUPLICATE: 1, LEAK: 1}
+    assert report() == {"kept": 3, DUPLICATE: 1, LEAK: 1}
 
 
 @pytest.mark.parametrize("options", [{"src": "en", "tgt": "zh"}, {"directions": ["zh_en", "en_zh"]}])
 def test_the_tag_is_never_a_target(prepare: Callable, write: Callable, report: Callable, options: dict) -> None:
     rows = [{"zh": zh, "en": en} for zh, en in [*HANS, (SYNTHETIC + "早。", "Morning.")]]
     prepare(write("a.jsonl", rows), **WHOLE, **options)
-    assert report()["dropped"]["train"] == {SYNTHETIC_TARGET: 1}
+    assert report() == {"kept": 3, SYNTHETIC_TARGET: 1}

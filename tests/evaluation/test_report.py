@@ -33,7 +33,7 @@ def write_run(folder: Path, bleus: tuple[float, ...] = (10.0, 25.0, 25.1), signa
     metrics = {"best": history[-1], "validations": history, "seconds": 1800, "step": 300, "skipped": 0, "notes": []}
     metrics |= {"recipe": {"model.dropout": 0.2345}, "data": "d", "machine": {"cpu": "a processor", "commit": "abc123"}}
     texts = {"sources": SOURCES, "references": [[text] for text in GOOD], "hypotheses": [*GOOD[:7], HOSTILE, "I have."]}
-    cleaning = {"read": {"train": 200_000}, "kept": {"train": 190_000}, "repaired": {"train": 5}, "dropped": {}}
+    cleaning = {"train": {"read": 200_000, "kept": 190_000, "repaired": 5}}
     shutil.copytree(GOLDEN, folder / "bundle")
     for name, content in {"metrics": metrics, "validation": {"zh_en": texts}, "cleaning": cleaning}.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -85,7 +85,7 @@ def test_advice_follows_the_numbers(run: Path) -> None:
     assert not any(advice(record).values())
     history, cleaning = record["metrics"]["validations"], record["cleaning"]
     history[-1] |= {"bleu": 30.0, "loss": 3.5}
-    cleaning["kept"]["train"] = 5_000
+    cleaning["train"]["kept"] = 5_000
     assert all(advice(record).values())
 
 

@@ -7,12 +7,10 @@ overlong side. Duplicates, leaks and splits taken from train are computed on 64-
 import hashlib
 import html
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import chain, repeat
-from typing import Any
 
 import numpy as np
 
@@ -36,40 +34,24 @@ SYNTHETIC_TARGET = "synthetic target"
 SHARED = "shares a sentence with a split taken from train"
 
 
-@dataclass(kw_only=True)
-class Report:
-    """Counts of pairs read, repaired, kept (by split) and dropped (by reason too)."""
+# Split -> counts of its pairs: those of COUNTS, and one for each reason to drop a pair.
+COUNTS = ["read", "repaired", "kept"]
+Report = dict[str, Counter[str]]
 
-    read: Counter[str] = field(default_factory=Counter)
-    repaired: Counter[str] = field(default_factory=Counter)
-    kept: Counter[str] = field(default_factory=Counter)
-    dropped: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
-    def add(self, counts: Mapping[str, Any]) -> None:
-        """Add the attributes of another report, or its JSON."""
-        for name in ("read", "repaired", "kept"):
-            getattr(self, name).update(counts[name])
-        for split, reasons in counts["dropped"].items():
-            self.dropped[split].update(reasons)
+def reasons(counts: Counter[str]) -> str:
+    """Return the reasons for the dropped pairs of a split, with their counts."""
+    return ", ".join(f"{reason} {n:,}" for reason, n in counts.most_common() if n and reason not in COUNTS)
 
-    def drop(self, split: str, reason: str, n: int = 1) -> None:
-        """Count `n` dropped pairs."""
-        if n:
-            self.dropped[split][reason] += n
 
-    def reasons(self, split: str) -> str:
-        """Return the reasons for the dropped pairs of a split, with their counts."""
-        return ", ".join(f"{reason} {n:,}" for reason, n in self.dropped.get(split, Counter()).most_common())
-
-    def table(self) -> str:
-        """Return the report as lines for the terminal."""
-        lines = [f"{'pairs':<11}{'read':>12}{'repaired':>12}{'kept':>12}  dropped"]
-        for split in SPLITS:
-            counts = [self.read[split], self.repaired[split], self.kept[split]]
-            if any(counts):
-                columns = "".join(f"{count:>12,}" for count in counts)
-                lines.append(f"{split:<11}{columns}  {self.reasons(split)}".rstrip())
-        return "\n".join(lines)
+def summary(report: Report) -> str:
+    """Return the report as lines for the terminal."""
+    lines = [f"{'pairs':<11}{'read':>12}{'repaired':>12}{'kept':>12}  dropped"]
+    for split, counts in report.items():
+        if counts:
+            columns = "".join(f"{counts[name]:>12,}" for name in COUNTS)
+            lines.append(f"{split:<11}{columns}  {reasons(counts)}".rstrip())
+    return "\n".join(lines)
 
 
 @cache
@@ -84,7 +66,7 @@ def converter(script: str, language: str) -> Callable[[str], str]:
     return OpenCC("t2s" if script == "hans" else "s2t").convert
 
 
-def characters_to_convert(script: str, languages: Sequence[str], texts: Iterable[str]) -> dict[str, str]:
+def character_map(script: str, languages: Sequence[str], texts: Iterable[str]) -> dict[str, str]:
     """Return characters of the other Chinese script, each with its replacement.
 
     `texts` are converted already, word by word. Characters that they still contain are left out: 乾 becomes 干, unless
@@ -102,7 +84,7 @@ class Cleaner:
     """Repair and filtering of raw rows, counted in `report`."""
 
     def __init__(self, config: DataConfig) -> None:
-        self._config, self.report = config, Report()
+        self._config, self.report = config, {split: Counter[str]() for split in SPLITS}
         self._convert_src = converter(config.script, config.src)
         self._convert_tgt = converter(config.script, config.tgt)
         both = config.script == "both"
@@ -112,17 +94,17 @@ class Cleaner:
 
     def clean(self, rows: Rows, split: str) -> list[Pair]:
         """Return the pairs to keep, those of validation and test with references."""
-        pairs = []
-        self.report.read[split] += len(rows.src)
+        pairs, counts = [], self.report[split]
+        counts["read"] += len(rows.src)
         for src, tgt, references in zip(rows.src, rows.tgt, rows.references or repeat([]), strict=False):
             # Checked first, so that the work on a very long line stays bounded.
             if len(src) > MAX_CHARS or len(tgt) > MAX_CHARS:
-                self.report.drop(split, TOO_LONG)
+                counts[TOO_LONG] += 1
                 continue
             clean = _repair(src, self._convert_src), _repair(tgt, self._convert_tgt)
-            self.report.repaired[split] += clean != (src, tgt)
+            counts["repaired"] += clean != (src, tgt)
             if reason := self._reason_to_drop(*clean, split):
-                self.report.drop(split, reason)
+                counts[reason] += 1
             else:
                 pairs.append(Pair(*clean, () if split == "train" else self._references(clean[1], references)))
         return pairs
@@ -204,18 +186,18 @@ def first_occurrences(values: np.ndarray) -> np.ndarray:
 
 
 def assign_splits(
-    train: np.ndarray, given: np.ndarray, sizes: dict[str, int], leak: str, report: Report, synthetic: np.ndarray
+    train: np.ndarray, given: np.ndarray, sizes: dict[str, int], leak: str, counts: Counter[str], synthetic: np.ndarray
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return a mask (n,) of the pairs to keep in train, and the indices of new splits.
 
     `train` (2, n) and `given` (2, m) are hashes, `given` those of the validation and test pairs that the corpora have.
     `sizes` names the splits to take from train, without the pairs of the mask `synthetic` (n,). Duplicates and leaks
-    are counted in `report`.
+    are counted in `counts`.
     """
     keep = np.ones(train.shape[1], bool)
 
     def drop(mask: np.ndarray, reason: str) -> None:
-        report.drop("train", reason, int((keep & mask).sum()))
+        counts[reason] += int((keep & mask).sum())
         keep[mask] = False
 
     drop(~first_occurrences(pair_hashes(train)), DUPLICATE)

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +26,7 @@ from rich.progress import track
 
 from dragoman import files
 from dragoman.config import DataConfig
-from dragoman.data.cleaning import TOO_LONG, Cleaner, Report, assign_splits, characters_to_convert, hashes
+from dragoman.data.cleaning import TOO_LONG, Cleaner, Report, assign_splits, character_map, hashes, reasons, summary
 from dragoman.data.readers import Corpus, NotFoundError, Rows, find
 from dragoman.data.store import Ragged, ragged_writer
 from dragoman.data.text import SYNTHETIC, Pair
@@ -36,7 +36,7 @@ from dragoman.errors import UserError
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 # Version of the cache; increase it with every change of the code that writes the folders.
-FORMAT = 11
+FORMAT = 12
 # Pairs that are encoded at a time.
 _CHUNK = 20_000
 # The first chunks are done without processes: for a small corpus, starting them takes longer than the work.
@@ -91,12 +91,11 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
         if not folder.exists():
             files.replace_folder(folder, partial(_write, corpora=corpora, config=config))
     repeats = np.array([corpus.config.repeat for corpus in corpora])[np.load(folder / "corpus.npy")]
-    report = Report()
-    report.add(json.loads((folder / "report.json").read_bytes()))
+    report = {split: Counter(counts) for split, counts in json.loads((folder / "report.json").read_bytes()).items()}
     # In the first process of a machine only.
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(*notes, report.table(), sep="\n", flush=True)
-    _write_json(run_dir / "cleaning.json", vars(report) | {"notes": notes})
+        print(*notes, summary(report), sep="\n", flush=True)
+    _write_json(run_dir / "cleaning.json", report)
     return Prepared(folder, *_tokenizers(config, folder), Ragged(folder / "train"), repeats, notes)
 
 
@@ -175,10 +174,9 @@ def _write(folder: Path, corpora: list[Corpus], config: DataConfig) -> None:
     short = np.concatenate(kept)
     if not len(short):
         raise UserError(f"data.max_length={config.max_length}: no training pair is short enough. Raise it")
-    report.drop("train", TOO_LONG, len(pairs) - len(short))
-    report.kept["train"] = len(short)
+    report["train"] += Counter({TOO_LONG: len(pairs) - len(short), "kept": len(short)})
     np.save(folder / "corpus.npy", corpus_of[short])
-    (folder / "report.json").write_text(json.dumps(vars(report)))
+    (folder / "report.json").write_text(json.dumps(report))
     for path in folder.glob("texts.*"):
         path.unlink()
 
@@ -201,18 +199,18 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
         for table, sentences, counts in track(chunks, "cleaning", disable=not sys.stdout.isatty()):
             append(b"".join(sentences), list(map(len, sentences)))
             tables.append(table)
-            report.add(vars(counts))
+            report["train"].update(counts)
     train = np.concatenate(tables)
     own = np.flatnonzero(~train["form"])
     given = [(cleaner.fold(pair.src), text) for pair in chain(*held_out.values()) for text in pair.references]
     sizes = {"validation": config.validation_size, "test": config.test_size}
-    missing = {split: size for split, size in sizes.items() if size and not report.read[split]}
-    train_hashes = np.stack([train["src"], train["tgt"]])[:, own]
-    keep, chosen = assign_splits(train_hashes, hashes(given), missing, config.leak, report, train["synthetic"][own])
+    missing = {split: size for split, size in sizes.items() if size and not report[split]["read"]}
+    train_hashes, counts = np.stack([train["src"], train["tgt"]])[:, own], report["train"]
+    keep, chosen = assign_splits(train_hashes, hashes(given), missing, config.leak, counts, train["synthetic"][own])
     if not keep.any():
-        reasons = report.reasons("train") or "no pair was read"
+        causes = reasons(counts) or "no pair was read"
         raise UserError(
-            f"data.corpora: no training pair is left after cleaning ({reasons}). If the script is wrong, check whether "
+            f"data.corpora: no training pair is left after cleaning ({causes}). If the script is wrong, check whether "
             "data.src and data.tgt are swapped"
         )
     stored = Ragged(folder / "texts")
@@ -223,13 +221,13 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
     # A pair and its form in the other script are kept or dropped together.
     kept = np.flatnonzero(keep[np.cumsum(~train["form"]) - 1])
     for split, pairs in held_out.items():
-        report.kept[split] = len(pairs)
+        report[split]["kept"] = len(pairs)
         (folder / f"{split}.json").write_text(json.dumps(pairs))
     return kept, train["corpus"], report
 
 
-def _clean(config: DataConfig, chunk: tuple[int, Rows]) -> tuple[np.ndarray, list[bytes], Report]:
-    """Return a chunk as a table of _PAIR, its sentences, and the report."""
+def _clean(config: DataConfig, chunk: tuple[int, Rows]) -> tuple[np.ndarray, list[bytes], Counter[str]]:
+    """Return a chunk as a table of _PAIR, its sentences, and the counts."""
     cleaner, (corpus, rows) = Cleaner(config), chunk
     every = ((pair, form) for pair in cleaner.clean(rows, "train") for form in cleaner.forms(pair.src))
     pairs = [(src, pair.tgt, src != pair.src) for pair, src in every]
@@ -237,7 +235,7 @@ def _clean(config: DataConfig, chunk: tuple[int, Rows]) -> tuple[np.ndarray, lis
     table["corpus"], table["form"] = corpus, [is_form for _, _, is_form in pairs]
     table["synthetic"] = [src.startswith(SYNTHETIC) for src, _, _ in pairs]
     table["src"], table["tgt"] = hashes((cleaner.fold(src), tgt) for src, tgt, _ in pairs)
-    return table, [text.encode() for src, tgt, _ in pairs for text in (src, tgt)], cleaner.report
+    return table, [text.encode() for src, tgt, _ in pairs for text in (src, tgt)], cleaner.report["train"]
 
 
 def _train_tokenizers(folder: Path, texts: Ragged, pairs: np.ndarray, config: DataConfig) -> None:
@@ -250,7 +248,7 @@ def _train_tokenizers(folder: Path, texts: Ragged, pairs: np.ndarray, config: Da
         kind = f"{config.tokenizer.kind}, {size:,} pieces ({len(pairs):,} pairs)"
         print(f"Training the {name} tokenizer: {kind}", flush=True)
         settings, codes = replace(config.tokenizer, vocab_size=size), [languages[side] for side in sides]
-        conversion = characters_to_convert(config.script, codes, sentences)
+        conversion = character_map(config.script, codes, sentences)
         Tokenizer.train(sentences, settings, folder / f"{name}.model", codes, tags, conversion)
 
 

@@ -81,7 +81,7 @@ def page(run: Path, language: str = "en") -> bytes:
 def advice(record: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of each advice, or a false value where it does not apply."""
     history, monitor = record["metrics"]["validations"], record["config"]["training"]["monitor"]
-    n_read, n_kept = (record["cleaning"][key]["train"] for key in ("read", "kept"))
+    n_read, n_kept = (record["cleaning"]["train"][key] for key in ("read", "kept"))
     last, lowest = history[-1], min(history, key=lambda each: each["loss"])
     early = [history[0], *(each for each in history if each["step"] <= 0.8 * last["step"])][-1]
     gain = (last[monitor] - early[monitor]) * (-1 if monitor.split("_")[0] in {"loss", *LOWER_IS_BETTER} else 1)
