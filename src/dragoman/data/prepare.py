@@ -95,12 +95,8 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     # In the first process of a machine only.
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(*notes, summary(report), sep="\n", flush=True)
-    _write_json(run_dir / "cleaning.json", report)
+    files.write(run_dir / "cleaning.json", json.dumps(report, indent=2).encode())
     return Prepared(folder, *_tokenizers(config, folder), Ragged(folder / "train"), repeats, notes)
-
-
-def _write_json(path: Path, content: object) -> None:
-    files.write(path, (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode())
 
 
 def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]]:
@@ -125,7 +121,7 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
         raise UserError(
             f"data.corpora: none available. {' '.join(notes)} Name one, e.g. data.corpora='[{{path: my.tsv}}]'"
         )
-    _write_json(record, [corpus.config.label for corpus in corpora])
+    files.write(record, json.dumps([corpus.config.label for corpus in corpora]).encode())
     return corpora, notes
 
 
