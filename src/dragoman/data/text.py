@@ -113,10 +113,8 @@ def lines(path: Path) -> Iterator[str]:
             for number, line in enumerate(file, 1):
                 text = line.removesuffix(b"\n").decode(errors="surrogateescape")
                 damaged += _INVALID.search(text) is not None
-                is_utf_16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-                if is_utf_16 or _FEW <= damaged > number / 2:
-                    encoding = "UTF-16" if is_utf_16 else "GB18030 (Western European: CP1252)"
-                    raise UserError(f"{path}: not UTF-8. Convert it: iconv -t UTF-8 -f {encoding}")
+                if _FEW <= damaged > number / 2 or line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    raise UserError(f"{path}: not UTF-8. Convert it: iconv -t UTF-8 -f GB18030 (or UTF-16, or CP1252)")
                 yield text
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error
