@@ -5,9 +5,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from dragoman.data.lexicon import lexicon
 from dragoman.training.fit import prepare
-from dragoman.training.initial import start_from_lexicon
+from dragoman.training.initial import lexicon, start_from_lexicon
 
 
 def test_source_pieces_start_between_their_translations(runs):

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.data.lexicon import lexicon
 from dragoman.data.store import Ragged, ragged_writer
+from dragoman.training.initial import lexicon
 
 # Source pieces 10 to 29 translate as 40 to 59. Every target also has 5 ("the"), and both sides have 6 (a full stop).
 WORDS, THE, STOP, SIZE = range(10, 30), 5, 6, 60
@@ -32,7 +32,7 @@ def test_each_word_weighs_most_beside_its_translation(ids: Ragged) -> None:
 
 
 def test_memory_is_bounded(ids: Ragged, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.data.lexicon._MAX_LINKS", 1)
+    monkeypatch.setattr("dragoman.training.initial._MAX_LINKS", 1)
     sources, *_ = lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=False)
     assert len(set(sources)) <= 5  # those of one pair
 
