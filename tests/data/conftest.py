@@ -94,7 +94,7 @@ def first() -> Callable[[TranslationData, int], list[Batch]]:
 
 @pytest.fixture
 def report(tmp_path: Path) -> Callable[[], dict]:
-    """The counts of training pairs in the cleaning report, but for those read and repaired."""
+    """Counts of training pairs in the cleaning report, but for read and repaired."""
 
     def report() -> dict:
         counts = json.loads((tmp_path / "run" / "cleaning.json").read_text())["train"]
