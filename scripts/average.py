@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
     if {n: t.shape for n, t in mean.items()} != {n: p.shape for n, p in result.model.named_parameters()}:
         raise UserError(f"{paths[0]}: of another model than {source}. Use files of one run")
     result.model.load_state_dict(mean, strict=False)  # tied parameters appear under their first name
-    if len(paths) > 1:
+    if paths != [Path(source)]:
         result.meta.pop("validation", None)  # the scores of other weights
         result.meta["average_of"] = [path.name for path in paths]
     bundle.save(result, args.output, dtype="float16" if args.half else "float32")

@@ -89,7 +89,7 @@ def run_challenge(args: argparse.Namespace, translator: Translator, folder: Path
     """Translate the challenge set, print the passed sentences, save the translations."""
     direction = args.direction or str(translator.bundle.directions[0])
     path = Path(args.challenge) if args.challenge else included(f"data/challenge/{direction}.tsv")
-    output = Path(args.output) if args.output else folder / f"challenge-{direction}"
+    output = Path(args.output) if args.output else folder / f"challenge-{path.stem}"
     search = cli.search_config(args, translator.bundle.search)
     passed = challenge(translator, path, output, search, direction=direction)
     table = Table("phenomenon", "passed", "sentences", "share", title=f"{path.stem} challenge set")

@@ -200,6 +200,9 @@ class TestConfig:
             ("name=a/b", "name=a/b"),
             ("data.corpora=[{path: a, src_path: b}]", "both src_path and tgt_path"),
             ("data.corpora=[{}]", "either path"),
+            ("data.corpora=my.tsv", "is a list"),
+            ("experiment=smoke,copy", "Add -m"),
+            ("data.root=~/data", "Write ~ as the whole path"),
         ],
     )
     def test_a_mistake_is_explained_in_one_line(self, override: str, message: str) -> None:

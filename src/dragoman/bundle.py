@@ -135,6 +135,7 @@ def info_from_json(data: dict[str, Any], tokenizers: Sequence[Tokenizer], path: 
 
 def locate(folder: Path) -> Path:
     """Return the bundle folder of the run at `folder`, or `folder` itself."""
+    folder = folder if folder.name else folder.absolute()  # "."
     folder = files.included(str(folder)) if folder.parts[:2] == ("data", "pretrained") else folder
     inner = files.current(folder / "bundle")
     return inner if inner.is_dir() else files.current(folder)

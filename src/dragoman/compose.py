@@ -16,7 +16,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from dragoman.config import Config, Section
+from dragoman.config import Config, CorpusConfig, Section
 from dragoman.errors import UserError, suggest
 from dragoman.files import included
 
@@ -24,6 +24,12 @@ CONFIGS = included("configs")
 # The groups of configs/, and the names of their files.
 GROUPS = {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in sorted(CONFIGS.glob("*/"))}
 _NAMED = ("name", "experiment")  # keys whose values name a run already
+# Part of an error of Hydra or OmegaConf -> what a user would do about it.
+_HINTS = {
+    "ListConfig": "is a list. Write '[a,b]'; corpora: '[{path: my.tsv}]'",
+    "Ambiguous value": "has several values. Add -m for a run with each, or write a list: '[a,b]'",
+    "LexerNoViableAlt": "cannot be read. Write ~ as the whole path, and quote other special characters: 'key=\"a b\"'",
+}
 ConfigStore.instance().store(name="schema", node=Config)
 
 
@@ -80,7 +86,10 @@ def _explain(error: Exception, overrides: list[str]) -> str:
         known = GROUPS.get(group, [])
         return f"{group}={wrong}: choose one of {', '.join(known)}{suggest(wrong, known)}"
     key = getattr(error, "full_key", None) or " ".join(overrides)
+    for part, message in _HINTS.items():
+        if part in str(error):
+            return f"{key}: {message}"
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
-        known = [*GROUPS, *named_values(Config())]
+        known = [*GROUPS, *named_values(Config()), *(field.name for field in dataclasses.fields(CorpusConfig))]
         return f"{key}: not a setting{suggest(key, known)}. List them: train.py --cfg job"
     return f"{key}: {str(error).splitlines()[0]}"

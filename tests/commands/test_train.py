@@ -114,7 +114,7 @@ def test_a_sweep_ends_in_a_table(run: Run, fits: list[Any]) -> None:
     result = run(main, "experiment=smoke", "-m", "training.lr=1e-3,2e-3")
     assert [config.training.lr for config, _ in fits] == [1e-3, 2e-3]
     rows = [line for line in result.out.splitlines() if "smoke_lr=" in line]
-    assert ["10" in rows[0], "20" in rows[1], "3.5" in rows[0]] == [True, True, True]
+    assert ["10" in rows[0], "20" in rows[1], "3.50" in rows[0]] == [True, True, True]
     # The command line of each run gives this run alone.
     run(main, *fits[1][1])
     assert fits[2] == fits[1]

@@ -73,13 +73,15 @@ def test_pairs_carry_the_name_of_their_corpus(prepare: Callable, write: Callable
     entries = [
         CorpusConfig(path=write("train.tsv", pairs)),
         CorpusConfig(path=write("written.tsv", pairs[:4]), split="validation"),
+        CorpusConfig(path=write("zh_en.tsv", pairs[:1]), split="validation"),  # the name of the direction
         CorpusConfig(
             path=write("composed.jsonl", [{"zh": "你", "en": "you", "references": ["you", "thou"]}]), split="validation"
         ),
     ]
     data = prepare(*entries)
-    assert [pair.corpus for pair in data.validation] == ["written"] * 4 + ["composed"]
-    assert data.validation[4] == Pair("你", "you", ("you", "thou"), "composed")
+    names = [pair.corpus.rpartition("-")[2] for pair in data.validation]
+    assert names == ["written"] * 4 + ["zh_en.tsv", "composed"]
+    assert data.validation[5] == Pair("你", "you", ("you", "thou"), "composed")
     assert {pair.corpus for pair in data.test} == {"train"}
 
 

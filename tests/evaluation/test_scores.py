@@ -57,8 +57,10 @@ def test_each_corpus_has_scores_of_its_own(tmp_path: Path) -> None:
 
 
 def test_only_an_evaluation_is_replaced(tmp_path: Path) -> None:
-    for pairs in (INTO_EN, INTO_ZH):
-        score(pairs, tmp_path / "out")
-        assert (tmp_path / "out" / "source.txt").read_text().splitlines() == [pair.src for pair in pairs]
+    for _ in range(2):
+        score(INTO_EN, tmp_path / "out")
+    with pytest.raises(UserError, match="scores of another test set"):
+        score(INTO_ZH, tmp_path / "out")
+    assert (tmp_path / "out" / "source.txt").read_text().splitlines() == [pair.src for pair in INTO_EN]
     with pytest.raises(UserError, match="not an evaluation"):
         score(INTO_EN, tmp_path)

@@ -89,6 +89,10 @@ def test_a_run_brings_its_own_split(corpus: CorpusConfig, tmp_path: Path) -> Non
     forwards = testsets.of_run(tmp_path, "test", ZH_EN)
     assert sorted(pair.src for pair in forwards) == sorted(zh for zh, _ in PAIRS)
     assert {len(pair.references) for pair in forwards} == {1, 2}
+    write(tmp_path / "metrics.json", '{"data": "other"}')
+    with pytest.raises(UserError, match="have changed since the training"):
+        testsets.of_run(tmp_path, "test", ZH_EN)
+    (tmp_path / "metrics.json").unlink()
     data["tokenizer"] = {"models": ["gone.model"]}
     write(tmp_path / "config.yaml", json.dumps({"seed": 1, "data": data}))
     shutil.copytree(Path(__file__).parents[1] / "golden" / "bundle", tmp_path / "bundle")

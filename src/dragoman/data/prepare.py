@@ -184,7 +184,12 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
     of each pair, and the report. With data.script=both a pair is followed by its form in the other script.
     """
     print(f"Cleaning {', '.join(corpus.config.label for corpus in corpora)}", flush=True)
-    cleaner, parts = Cleaner(config), [corpus.config.part for corpus in corpora]
+    # Scores have a short name of each corpus. Equal names, and names of directions, are replaced by the whole path.
+    names = [corpus.config.part for corpus in corpora]
+    taken = [*names, *map(str, config.every_direction)]
+    labels = [corpus.config.label.replace("/", "-") for corpus in corpora]
+    parts = [name if taken.count(name) == 1 else label for name, label in zip(names, labels, strict=True)]
+    cleaner = Cleaner(config)
     report, held_out = cleaner.report, {"validation": list[Pair](), "test": list[Pair]()}
     for split, pairs in held_out.items():
         for index, rows in _rows(corpora, split):

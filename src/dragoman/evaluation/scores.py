@@ -61,6 +61,8 @@ def evaluate(
     """
     check_replaceable(folder, SCORES)
     sources, references = [pair.src for pair in pairs], [pair.references for pair in pairs]
+    if (folder / SCORES).exists() and list(lines(folder / "source.txt")) != sources:
+        raise UserError(f"{folder}: holds the scores of another test set. Name another --output")
     results = translator.stream(sources, search, direction=str(direction), scored=False, **settings)
     hypotheses = [clean_text(result.text) for result in results]
     corpora = list(dict.fromkeys(pair.corpus for pair in pairs))
@@ -137,7 +139,9 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
     """Compare all systems with the first. Raises UserError for different test sets."""
     first = systems[0]
     for other in systems[1:]:
-        if (other.pairs, other.tgt) != (first.pairs, first.tgt):
+        if other.tgt != first.tgt:
+            raise UserError(f"{other.name}: into {other.tgt}, but {first.name}: into {first.tgt}. Set --tgt for files")
+        if other.pairs != first.pairs:
             raise UserError(f"{other.name}: another test set than that of {first.name}. Evaluate both on the same")
     named = {f"{n} {system.name}": system for n, system in enumerate(systems, 1)}
     baseline, *others = named

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from dragoman.bundle import load_info
+from dragoman.bundle import load_info, read_json
 from dragoman.config import CorpusConfig, DataConfig
 from dragoman.data.cleaning import converter
 from dragoman.data.prepare import prepare
@@ -41,7 +41,12 @@ def of_run(run: Path, split: str, direction: Direction) -> list[Pair]:
         info = load_info(run)
         config.tokenizer.models = [str(tokenizer.path) for tokenizer in (info.src_tokenizer, info.tgt_tokenizer)]
     with redirect_stdout(sys.stderr):  # messages about the data are not results
-        pairs = prepare(config, run).pairs(split)
+        prepared = prepare(config, run)
+    metrics = run / "metrics.json"
+    if metrics.exists() and read_json(metrics).get("data") != prepared.fingerprint():
+        hint = "Restore them, or name a test set: --corpus, or --src and --ref"
+        raise UserError(f"{run}: its corpora have changed since the training, so its test set is another. {hint}")
+    pairs = prepared.pairs(split)
     if direction == (config.tgt, config.src):
         pairs = [pair.swapped() for pair in pairs]
     return _cleaned(pairs, f"the {split} split of {run}")
