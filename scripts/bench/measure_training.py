@@ -36,7 +36,7 @@ from dragoman.training import fit  # noqa: E402
 NEVER = 10**9  # steps
 COMMON = [
     "training.lr=5e-4", "training.warmup_steps=400", "training.weight_decay=0", "training.label_smoothing=0.1",
-    "training.beta1=0.9", "training.beta2=0.98", "training.average_last=0", "training.ema=0",
+    "training.beta1=0.9", "training.beta2=0.98", "training.ema=0",
     "model.dropout=0.1", "model.tie=all", "data.max_tokens=4096", "trainer.accelerator=cpu",
     f"trainer.max_steps={NEVER}", f"trainer.validate_every={NEVER}", "trainer.samples=0",
 ]  # fmt: skip

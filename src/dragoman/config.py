@@ -205,7 +205,6 @@ class TrainingConfig(Section, prefix="training."):
     clip_norm: float = number(1.0, 0)  # 0 = off
     accumulate: int = number(1, 1)  # micro-batches of an optimizer step
     ema: AutoFloat = number(0.0, 0, 0.999999)  # decay of the moving average that is validated and saved; 0 = off
-    average_last: int = number(0, 0)  # at the end, also try the mean of the last k snapshots; 0 = off
     monitor: str = "bleu"  # best by this: a metric, loss, or a metric of one corpus, such as bleu_written
     patience: int = number(0, 0)  # stop after so many validations without a better one; 0 = off
     max_skipped: int = number(10, 1)  # stop when so many steps in a row had no finite gradient

@@ -40,7 +40,7 @@ def train(tmp_path, corpus):
         return [
             f"name={name}", f"data.corpora=[{corpora}]", "data.tokenizer.vocab_size=330", "data.test_size=0",
             "data.max_tokens=120", "data.max_length=40", f"data.cache={corpus / 'cache'}", "model=tiny", "recipe=none",
-            "model.dropout=0.0", "model.score=additive", "training.warmup_steps=4", "training.average_last=2",
+            "model.dropout=0.0", "model.score=additive", "training.warmup_steps=4",
             f"training.accumulate={accumulate}", "trainer.accelerator=cpu", f"trainer.devices={devices}",
             "trainer.precision='32'", f"trainer.max_steps={max_steps}", "trainer.validate_every=3",
             "trainer.validation_pairs=7", "trainer.samples=1", f"training.patience={patience}",

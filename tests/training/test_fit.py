@@ -34,7 +34,6 @@ def test_a_finished_run_leaves_its_files(straight, metrics_of):
     assert [record["step"] for record in metrics["validations"]] == [5, 10, 12]
     losses = [record["loss"] for record in metrics["validations"]]
     assert losses[-1] < losses[0]
-    assert metrics["average"]["snapshots"] == 2
     assert yaml.safe_load((straight / "config.yaml").read_text())["training"]["ema"] == 0.9
 
 
@@ -68,10 +67,9 @@ def test_loggers_get_curves_samples_and_pictures(straight):
 def test_each_validation_is_one_line(straight):
     log = (straight / "train.log").read_text(encoding="utf-8")
     lines = [line for line in log.splitlines() if "validation loss" in line]
-    assert len(lines) == 4
+    assert len(lines) == 3
     assert "(best so far by bleu: kept)" in lines[0]
     assert "bleu 0.00 (farm 0.00, town 0.00)" in lines[0]
-    assert "the mean of the last 2 snapshots:" in log
     assert "no CTranslate2 export" in log
 
 
@@ -93,12 +91,13 @@ def test_changed_settings_are_an_error_with_their_names(straight, runs):
 
 def test_more_steps_resume_and_log_no_step_twice(runs, metrics_of, capsys):
     small = {"samples": 0, "loggers": ["tensorboard"], "validate_every": 50}
-    run = runs.fit("run", trainer=small | {"max_steps": 2}, training={"average_last": 0})
-    # As after an update with a new setting.
+    run = runs.fit("run", trainer=small | {"max_steps": 2})
+    # As after an update with a new setting, and without an old one.
     saved = yaml.safe_load((run / "config.yaml").read_text())
     del saved["training"]["max_skipped"]
+    saved["training"]["average_last"] = 0
     (run / "config.yaml").write_text(yaml.safe_dump(saved))
-    runs.fit("run", trainer=small | {"max_steps": 4, "validate_every": 40}, training={"average_last": 0})
+    runs.fit("run", trainer=small | {"max_steps": 4, "validate_every": 40})
     assert "resuming" in capsys.readouterr().err
     assert (metrics_of(run)["step"], metrics_of(run)["finished"]) == (4, "max_steps")
     events = EventAccumulator(str(run / "tensorboard")).Reload().Scalars("train/loss")
@@ -134,7 +133,7 @@ def test_another_process_may_prepare_the_data_first(runs):
 
 
 def test_patience_stops_the_run_and_says_so(runs, metrics_of, capsys):
-    stuck = {"training": {"lr": 0.0, "ema": 0.0, "patience": 2, "average_last": 0, "accumulate": 1}}
+    stuck = {"training": {"lr": 0.0, "ema": 0.0, "patience": 2, "accumulate": 1}}
     stuck["trainer"] = {"max_steps": 500, "validate_every": 1, "loggers": [], "validation_pairs": 2}
     run = runs.fit("run", **stuck)
     assert (metrics_of(run)["finished"], metrics_of(run)["step"]) == ("early stopping", 3)
@@ -161,7 +160,7 @@ def test_without_max_steps_the_schedule_ends_with_the_time(runs, at_step, metric
     """The steps are planned once, and a run that resumes keeps their number."""
     # Each call of this clock adds 0.01 s, so the result is the same on any machine.
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=itertools.count(0, 0.01).__next__))
-    settings = {"training": {"schedule": "cosine", "average_last": 0}}
+    settings = {"training": {"schedule": "cosine"}}
     settings["trainer"] = {"max_steps": None, "max_time": "00:00:00:01", "loggers": [], "validation_pairs": 2}
     stop = at_step(8, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped):
@@ -179,7 +178,7 @@ def test_without_max_steps_the_schedule_ends_with_the_time(runs, at_step, metric
 def test_automatic_values_are_chosen_once(runs, metrics_of):
     def run(max_steps):
         model = {"dropout": None, "embedding": EmbeddingConfig(init="lexicon")}
-        training = dict.fromkeys(("lr", "warmup_steps", "weight_decay", "ema")) | {"average_last": 0}
+        training = dict.fromkeys(("lr", "warmup_steps", "weight_decay", "ema"))
         trainer = {"max_steps": max_steps, "validate_every": max_steps, "loggers": []}
         folder = runs.fit("run", model=model, training=training, trainer=trainer)
         return metrics_of(folder), bundle.load_info(folder).model_config.dropout
@@ -192,7 +191,7 @@ def test_automatic_values_are_chosen_once(runs, metrics_of):
 
 def test_each_side_has_its_own_vocabulary(runs):
     small = {"max_steps": 1, "loggers": []}
-    config = runs.config("run", model={"tie": "tgt"}, training={"average_last": 0}, trainer=small)
+    config = runs.config("run", model={"tie": "tgt"}, trainer=small)
     config.data.tokenizer.vocabulary = "separate"
     run = fit(config).parent
     texts = json.loads((run / "validation.json").read_text(encoding="utf-8"))["zh_en"]
@@ -204,10 +203,7 @@ def test_each_side_has_its_own_vocabulary(runs):
 
 
 def test_a_run_starts_from_a_bundle_and_keeps_it_until_better(runs, straight, metrics_of, capsys):
-    still = {
-        "trainer": {"max_steps": 2, "validate_every": 2, "loggers": []},
-        "training": {"lr": 0.0, "average_last": 0},
-    }
+    still = {"trainer": {"max_steps": 2, "validate_every": 2, "loggers": []}, "training": {"lr": 0.0}}
     corpora = [CorpusConfig(path=str(runs.corpus / part)) for part in ("farm", "town")]
     run = runs.fit("adapted", corpora=corpora, init_from=str(straight), **still)
     before, after = metrics_of(run)["validations"]
@@ -287,7 +283,7 @@ def test_no_memory_names_the_setting_to_lower(runs, monkeypatch, begin):
 def test_a_finished_run_is_exported(runs, capsys):
     pytest.importorskip("ctranslate2")
     small = {"max_steps": 1, "loggers": []}
-    run = runs.fit("run", model={"score": "scaled_dot"}, trainer=small, training={"average_last": 0})
+    run = runs.fit("run", model={"score": "scaled_dot"}, trainer=small)
     assert (run / "bundle" / "ctranslate2" / "model.bin").exists()
     assert "sentences verified against torch" in capsys.readouterr().err
 
@@ -297,7 +293,7 @@ def test_a_failed_export_is_only_a_note(runs, monkeypatch, capsys, metrics_of):
         raise RuntimeError("no room")
 
     monkeypatch.setattr(fit_module, "export_bundle", fail)
-    run = runs.fit("run", trainer={"max_steps": 1, "loggers": []}, training={"average_last": 0})
+    run = runs.fit("run", trainer={"max_steps": 1, "loggers": []})
     assert "no CTranslate2 export: no room" in capsys.readouterr().err
     assert metrics_of(run)["finished"] == "max_steps"
 
@@ -306,7 +302,7 @@ def test_word_vectors_start_the_embeddings_of_a_new_run(runs, tmp_path, metrics_
     pytest.importorskip("gensim")
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("2 16\n" + "\n".join(f"{word} " + " ".join(["0.5"] * 16) for word in ("我", "like")) + "\n")
-    config = runs.config("run", trainer={"max_steps": 1, "loggers": []}, training={"average_last": 0})
+    config = runs.config("run", trainer={"max_steps": 1, "loggers": []})
     config.model.embedding.init = str(vectors)
     fit(config)
     covered = metrics_of(runs.folder / "run")["vectors"]["covered"]

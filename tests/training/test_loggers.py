@@ -19,7 +19,7 @@ def test_a_missing_logger_names_its_command(runs, monkeypatch, name):
 def test_wandb_offline_gets_scalars_samples_and_images(runs, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    run = runs.fit("run", trainer=WATCHED | {"loggers": ["csv", "wandb"]}, training={"average_last": 0})
+    run = runs.fit("run", trainer=WATCHED | {"loggers": ["csv", "wandb"]})
     (folder,) = (run / "wandb").glob("offline-run-*")
     (log,) = folder.glob("run-*.wandb")
     assert b"validation/bleu_farm" in log.read_bytes()
@@ -34,7 +34,7 @@ def test_mlflow_goes_on_with_the_same_run(runs, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for n in (2, 4):
-        run = runs.fit("run", trainer=WATCHED | {"loggers": ["mlflow"], "max_steps": n}, training={"average_last": 0})
+        run = runs.fit("run", trainer=WATCHED | {"loggers": ["mlflow"], "max_steps": n})
     client = mlflow.MlflowClient(f"sqlite:///{run.parent}/mlflow.db")
     (kept,) = client.search_runs([client.get_experiment_by_name("dragoman").experiment_id])
     losses = client.get_metric_history(kept.info.run_id, "train/loss")

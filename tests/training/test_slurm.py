@@ -52,7 +52,7 @@ if "SLURM_RESTART_COUNT" not in os.environ:
     ProgressCallback.on_train_batch_start = lambda *_: time.sleep(0.5)
 sys.exit(main())
 """
-SETTINGS = """experiment=copy model.score=additive data.max_tokens=200 training.average_last=2
+SETTINGS = """experiment=copy model.score=additive data.max_tokens=200
 trainer.validate_every=10 trainer.validation_pairs=10 trainer.max_steps=40"""
 WAIT = "import time; print('ready', flush=True); time.sleep(600)"
 

@@ -20,14 +20,14 @@ import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from dragoman import bundle, files
 from dragoman.errors import UserError
 from dragoman.training.machine import provenance
-from dragoman.training.progress import ProgressCallback, report
+from dragoman.training.progress import ProgressCallback
 from dragoman.training.run import flatten, gather, is_first
-from dragoman.training.validation import Record, ValidationCallback
+from dragoman.training.validation import ValidationCallback
 
 LAST, SUMS = "last.ckpt", "last.ckpt.sha256"
 SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
@@ -176,7 +176,7 @@ class CheckpointCallback(Callback):
         """Save a checkpoint; raise Stopped if there was a signal."""
         trainer.save_checkpoint(self.path)
         self.saved = time.monotonic()
-        self.write(step=trainer.global_step, seconds=round(self.progress.seconds, 1))
+        self.write(step=trainer.global_step)
         if signum:
             raise Stopped(signum, self.path)
 
@@ -184,9 +184,9 @@ class CheckpointCallback(Callback):
     def write(self, **news: Any) -> None:
         """Write metrics.json: what the next start and people read."""
         self.metrics |= news | {
+            "seconds": round(self.progress.seconds, 1),
             "best": self.validation.best,
             "validations": self.validation.history,
-            "average": self.validation.average,
             "train": self.module.measured,
             "skipped": int(self.module.skips[0]),
         }
@@ -200,24 +200,19 @@ class CheckpointCallback(Callback):
         # parameters rather than state_dict: tied ones once
         weights = save(dict(self.module.best_model.named_parameters()))
         files.write(self.snapshots / f"step-{step:09d}.safetensors", weights)
-        n_kept = max(self.config.trainer.keep_snapshots, self.config.training.average_last)
-        for old in sorted(self.snapshots.glob("*.safetensors"))[:-n_kept]:
+        for old in sorted(self.snapshots.glob("*.safetensors"))[: -self.config.trainer.keep_snapshots]:
             old.unlink()
-        if self.validation.is_best:
-            self.save_bundle(self.validation.history[-1])
+        if self.validation.best is self.validation.history[-1]:
+            self._save_bundle()
 
-    @rank_zero_only
-    def save_bundle(self, record: Record) -> None:
-        """Write the validated weights as the run's bundle; `record` has their scores.
-
-        Their translations are written beside it.
-        """
+    def _save_bundle(self) -> None:
+        """Write the validated weights as the run's bundle, and their translations beside it."""
         texts = json.dumps(self.validation.translations(), ensure_ascii=False, indent=1)
         files.write(self.run_dir / "validation.json", texts.encode("utf-8", "replace"))
         c, data = self.config, self.data
         origin: dict[str, Any] = {"corpora": [corpus.label for corpus in c.data.corpora], "notes": data.notes}
         origin |= {"fingerprint": data.fingerprint, "train_pairs": data.train_size}
-        meta = {"name": c.name, "validation": record, "data": origin, "max_length": c.data.max_length}
+        meta = {"name": c.name, "validation": self.validation.best, "data": origin, "max_length": c.data.max_length}
         meta["usual_length"] = int(np.percentile(data.lengths[0], 99.9))
         trained = bundle.Bundle(
             model=self.module.best_model,
@@ -231,21 +226,3 @@ class CheckpointCallback(Callback):
             directions=data.directions,
         )
         bundle.save(trained, self.run_dir / "bundle")
-
-    def try_average(self, trainer: Trainer) -> None:
-        """Validate the mean of the last snapshots, and keep it if it is the best.
-
-        Vaswani et al. 2017, section 6.1.
-        """
-        validation, n = self.validation, self.config.training.average_last
-        snapshots = sorted(self.snapshots.glob("*.safetensors"))[-n:]
-        mean = bundle.average(load_file(path) for path in snapshots)
-        self.module.best_model.load_state_dict(mean, strict=False)  # a tied matrix has one of its names
-        report(f"the mean of the last {len(snapshots)} snapshots:")
-        trainer.validate(self.module, datamodule=self.data, verbose=False)
-        record = validation.history.pop() | {"snapshots": len(snapshots)}
-        # A run that was extended may have a better mean already.
-        if validation.is_best or validation.average is None:
-            validation.average = record
-        if validation.is_best:
-            self.save_bundle(record)

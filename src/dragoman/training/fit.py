@@ -69,7 +69,6 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
     if saved is None:
         set_initial_weights(config, data, module, metrics)
     progress, validation = ProgressCallback(config.trainer), ValidationCallback(data, config, module)
-    validation.average = metrics.get("average")
     saver = CheckpointCallback(validation, progress, signals, metrics)
     if saved is None:
         saver.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
@@ -80,14 +79,11 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         trainer.validate(module, datamodule=data, verbose=False)
         saver.keep(0)
     _fit(trainer, module, data, ckpt_path=saved, weights_only=True)
-    seconds = round(progress.seconds, 1)
-    if config.training.average_last:
-        saver.try_average(trainer)
     if trainer.is_global_zero and validation.best is not None:
         _finish(trainer, saver)
         reason = "max_steps" if trainer.global_step == config.trainer.max_steps else "max_time"
         reason = "early stopping" if validation.is_exhausted else reason
-        saver.write(step=trainer.global_step, seconds=seconds, finished=reason, limit=config.trainer.max_seconds)
+        saver.write(step=trainer.global_step, finished=reason, limit=config.trainer.max_seconds)
 
 
 def _fit(trainer: Trainer, module: TranslationModule, data: TranslationData, **options: Any) -> None:

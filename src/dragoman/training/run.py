@@ -61,11 +61,10 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
         # A setting that is younger than the run had its default then.
         old = flatten(asdict(Config())) | flatten(yaml.safe_load(saved.read_text(encoding="utf-8")))
         new = flatten(asdict(config))
-        keys = sorted(key for key in old | new if old.get(key) != new.get(key) and key not in MAY_CHANGE)
+        # A setting that is gone has no effect.
+        keys = sorted(key for key in new if old.get(key) != new[key] and key not in MAY_CHANGE)
         if keys:
-            changes = "; ".join(
-                f"{key} (was {json.dumps(old.get(key))}, now {json.dumps(new.get(key))})" for key in keys
-            )
+            changes = "; ".join(f"{key} (was {json.dumps(old.get(key))}, now {json.dumps(new[key])})" for key in keys)
             hint = "Choose another name (name=...), or give the old values to resume"
             raise UserError(f"{run_dir}: the run began with other settings: {changes}. {hint}")
     files.write(saved, yaml.safe_dump(asdict(config), allow_unicode=True, sort_keys=False).encode())

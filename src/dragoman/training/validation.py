@@ -55,8 +55,6 @@ class ValidationCallback(Callback):
         self.sources = [[*tags[i % n], *ids][:limit] for i, ids in enumerate(encoded)]
         self.history: list[Record] = []
         self.hypotheses: list[str] = []  # of the last validation
-        self.average: Record | None = None  # the record of the averaged snapshots (average_last)
-        self.is_best = False
 
     def _groups(self, corpora: list[str]) -> dict[str, Sequence[int]]:
         """Return suffix of the scores, "" or "_NAME" of a corpus or direction -> its rows."""
@@ -76,8 +74,7 @@ class ValidationCallback(Callback):
     @property
     def best(self) -> Record | None:
         """The record of the best validation so far."""
-        records = [*self.history, self.average] if self.average else self.history
-        return max(records, key=self._rank) if records else None
+        return max(self.history, key=self._rank, default=None)
 
     @property
     def is_exhausted(self) -> bool:
@@ -102,7 +99,6 @@ class ValidationCallback(Callback):
         self.hypotheses = self._translate(trainer, pl_module.best_model)
         record = {"step": trainer.global_step, "loss": pl_module.validation_loss(), **self._score()}
         self.history.append(record)
-        self.is_best = self.best is record
         if not trainer.is_global_zero:
             return
         report(self._summary(record))
