@@ -7,17 +7,15 @@ finished. Changed settings raise a UserError that names them, except those in ru
 import dataclasses
 import math
 import tempfile
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.callbacks import LambdaCallback
 
 from dragoman import files
-from dragoman.config import Config, SearchConfig, TrainerConfig
+from dragoman.config import Config
 from dragoman.data.datamodule import TranslationData
 from dragoman.errors import UserError, check_choice, choose
 from dragoman.explain.cost import cost_table
@@ -25,19 +23,18 @@ from dragoman.explain.picture import curve_figure
 from dragoman.metrics import METRICS
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import SEARCHES
-from dragoman.special import EOS
 from dragoman.training import checkpoint, recipe, run
 from dragoman.training.checkpoint import CheckpointCallback, CheckpointIO, Stopped, StopSignals
 from dragoman.training.initial import adapted, set_initial_weights
 from dragoman.training.machine import accelerator_for, configure_memory, peak_memory, precision_for
 from dragoman.training.module import OPTIMIZERS, SCHEDULES, TranslationModule
-from dragoman.training.progress import CONSOLE, LOGGERS, ProgressCallback, log_settings, report
+from dragoman.training.progress import LOGGERS, ProgressCallback, log_settings, report
 from dragoman.training.validation import ValidationCallback
 from dragoman.translation.export import export_bundle
 
 __all__ = ["Stopped", "fit", "preflight"]
-STEPS = 20  # timed by `preflight`
-WARM_UP = 10  # before them: the longest batches come first, memory is allocated, torch.compile compiles
+# Timed by `preflight`. As many come before: the longest batches, in which memory is allocated and torch.compile works.
+STEPS = 15
 LIGHTNING_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
@@ -202,50 +199,27 @@ def announce(start: str, data: TranslationData, module: TranslationModule, train
 def preflight(config: Config) -> None:
     """Print size, computed cost, measured speed, time and memory of the run.
 
-    The run's own trainer takes a few optimizer steps, the first of them on the longest batches, and validates once; the
-    rest is a multiplication. All of it happens in a temporary folder. Saving is not counted.
+    The run's own trainer takes a few optimizer steps, the first of them on the longest batches; the rest is a
+    multiplication. All of it happens in a temporary folder. Validations and saving are not counted.
     """
     configure_memory()
     config = resolve(config)
     with tempfile.TemporaryDirectory(prefix="dragoman-preflight-") as name:
         run.quiet(Path(name))
         config, data, module = prepare(config, Path(name), {})
-        ends: list[float] = []  # when each batch ended
-
-        def note(*_: Any) -> None:
-            float(module.sums[0])  # synchronizes with the GPU
-            ends.append(time.monotonic())
-
-        validation = ValidationCallback(data, config, module)
-        # The model never predicts <EOS> (weight 0 below), so a translation is as long as its source.
-        validation.search = SearchConfig(kind="greedy", max_length_a=1, max_length_b=1)
-        n = WARM_UP + STEPS
-        c = dataclasses.replace(config.trainer, max_steps=n, validate_every=n + 1, loggers=[])
-        callbacks = [validation, LambdaCallback(on_train_batch_end=note)]
-        trainer = make_trainer(dataclasses.replace(config, trainer=c), Path(name), callbacks, 0)
+        n = 2 * STEPS
+        c = dataclasses.replace(config.trainer, max_steps=n, validate_every=n + 1, log_every=STEPS, loggers=[])
+        progress = ProgressCallback(c)
+        trainer = make_trainer(dataclasses.replace(config, trainer=c), Path(name), [progress], 0)
         announce(f"preflight of {config.run_dir}", data, module, trainer)
         if trainer.is_global_zero:
             print(cost_table(module.model, data.plan.shapes))
         _fit(trainer, module, data)
-        with torch.no_grad():
-            module.best_model.projection.weight[EOS] = 0
-        begin = time.monotonic()
-        with CONSOLE.capture():  # the scores of such a model would mislead
-            trainer.validate(module, datamodule=data, verbose=False)
-        per_validation = time.monotonic() - begin
         if trainer.is_global_zero:
-            n_batches = trainer.accumulate_grad_batches
-            seconds = (ends[-1] - ends[WARM_UP * n_batches - 1]) / STEPS
-            tokens = data.plan.shapes[:, 3].mean() * n_batches * trainer.world_size
-            print(f"a step: {seconds:.3f} seconds, {tokens:,.0f} target tokens, {tokens / seconds:,.0f} tokens/s")
-            print(f"a validation: {per_validation:.1f} seconds, {len(validation.pairs):,} translations")
-            print(forecast(config.trainer, seconds, per_validation))
+            tokens = data.plan.shapes[:, 3].mean() * trainer.accumulate_grad_batches * trainer.world_size
+            seconds = tokens / progress.rate
+            by_time = (config.trainer.max_seconds or math.inf) / seconds
+            steps, end = min((config.trainer.max_steps or math.inf, "max_steps"), (by_time, "max_time"))
+            print(f"a step: {seconds:.3f} seconds, {tokens:,.0f} target tokens, {progress.rate:,.0f} tokens/s")
+            print(f"{steps:,.0f} steps until trainer.{end}: about {steps * seconds / 60:,.1f} minutes")
             print(f"peak memory: {peak_memory(config.trainer.accelerator) / 1e9:.2f} GB")
-
-
-def forecast(trainer: TrainerConfig, step_seconds: float, validation_seconds: float) -> str:
-    """Return the steps of a run at this pace, what ends it, and its time."""
-    pace = step_seconds + validation_seconds / trainer.validate_every
-    by_time = (trainer.max_seconds or math.inf) / pace
-    n, end = min((trainer.max_steps or math.inf, "max_steps"), (by_time, "max_time"))
-    return f"{n:,.0f} steps until trainer.{end}: about {n * pace / 60:,.1f} minutes, validations included"
