@@ -170,7 +170,7 @@ def test_without_max_steps_the_schedule_ends_with_the_time(runs, at_step, metric
     assert f"{metrics['step']:,} steps will fit" in planned
     assert "steps will fit" not in capsys.readouterr().err
     assert metrics["finished"] == "max_time"
-    assert metrics["train"]["lr"] < 1e-4  # the peak is 3e-3
+    assert metrics["train"]["learning_rate"] < 1e-4  # the peak is 3e-3
     runs.fit("run", **settings)
     assert "is finished" in capsys.readouterr().out
 

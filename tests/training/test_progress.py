@@ -12,7 +12,7 @@ def run_steps(callback, monkeypatch, *, terminal):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
     monkeypatch.setattr(progress.CONSOLE, "_force_terminal", terminal)
-    module = SimpleNamespace(measured={"loss": 2.5, "nll": 2.0, "lr": 1e-3, "gradient_norm": 1.0, "tokens": 100.0})
+    module = SimpleNamespace(measured={"loss": 2.5})
     trainer = SimpleNamespace(is_global_zero=True, global_step=0, world_size=1, accumulate_grad_batches=1, loggers=[])
     batch = SimpleNamespace(n_tokens=100)
     callback.on_train_start(trainer, module)

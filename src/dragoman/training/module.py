@@ -148,11 +148,12 @@ class TranslationModule(LightningModule):
 
     @property
     def measured(self) -> dict[str, float]:
-        """Statistics of the last optimizer step. Reading them waits for the device."""
+        """Scalars of the last optimizer step. Reading them waits for the device."""
         if self._last is None:
             return {}
         loss, nll, n, norm = self._last[0].tolist()
-        return {"loss": loss / n, "nll": nll / n, "tokens": n, "gradient_norm": norm, "lr": self._last[1]}
+        perplexity = math.exp(min(50.0, nll / n))
+        return {"loss": loss / n, "perplexity": perplexity, "gradient_norm": norm, "learning_rate": self._last[1]}
 
     def _forward(self, batch: Batch, model: Transformer) -> Tensor:
         """Return the decoder's hidden states (n_tokens, D) at all targets but padding."""

@@ -166,14 +166,7 @@ class ProgressCallback(Callback):
         now, step = time.monotonic(), trainer.global_step
         rate = self.tokens / (now - self.since)
         if step % self.config.log_every == 0:
-            measured = pl_module.measured
-            scalars = {
-                "loss": measured["loss"],
-                "perplexity": math.exp(min(50.0, measured["nll"])),
-                "learning_rate": measured["lr"],
-                "gradient_norm": measured["gradient_norm"],
-                "tokens_per_second": rate,
-            }
+            scalars = pl_module.measured | {"tokens_per_second": rate}
             log_scalars(trainer, {f"train/{name}": value for name, value in scalars.items()})
             self.rate, self.since, self.tokens = rate, now, 0
         if now - self.shown >= (BAR_SECONDS if CONSOLE.is_terminal else LINE_SECONDS):
