@@ -25,7 +25,7 @@ from dragoman.training.run import open_run
 
 def test_a_finished_run_leaves_its_files(straight, metrics_of):
     names = {
-        "bundle", "cleaning.json", "config.yaml", "csv", "curve.png", "last.ckpt", "last.ckpt.sha256", "metrics.json",
+        "bundle", "cleaning.json", "config.yaml", "csv", "last.ckpt", "last.ckpt.sha256", "metrics.json",
         "snapshots", "tensorboard", "train.log", "validation.json",
     }  # fmt: skip
     assert names <= {path.name for path in straight.iterdir()}

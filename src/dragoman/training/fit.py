@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 
-from dragoman import files
 from dragoman.config import Config
 from dragoman.data.datamodule import TranslationData
 from dragoman.errors import UserError, check_choice, choose
 from dragoman.explain.cost import cost_table
-from dragoman.explain.picture import curve_figure
 from dragoman.metrics import METRICS
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import SEARCHES
@@ -93,17 +91,14 @@ def _fit(trainer: Trainer, module: TranslationModule, data: TranslationData, **o
 
 
 def _finish(trainer: Trainer, saver: CheckpointCallback) -> None:
-    """Write the validation curve and the CTranslate2 export; print the result."""
+    """Write the CTranslate2 export; print the result."""
     validation, folder, init_from = saver.validation, saver.run_dir / "bundle", saver.config.init_from
     best, history = validation.best or {}, validation.history
     log_settings(trainer, saver.config, {name: best[name] for name in validation.scores})
-    names = [name for name in validation.columns if not name.startswith("exact")] or ["loss"]
-    steps = [record["step"] for record in history]
-    series = {name: (steps, [record[name] for record in history]) for name in names}
-    files.write(saver.run_dir / "curve.png", curve_figure(series, "step", "validation"))
     if validation.is_exhausted:
         report(f"stopped early: {validation.patience} validations without a better {validation.monitor}")
     if init_from is not None:
+        names = [name for name in validation.columns if not name.startswith("exact")]
         changes = ", ".join(f"{name} {history[0][name]:.2f} to {best[name]:.2f}" for name in names)
         report(f"from {init_from} to the best model: {changes}")
     report(f"done; the best model is in {folder} (step {best['step']})")
