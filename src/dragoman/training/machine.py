@@ -5,9 +5,8 @@ import os
 import platform
 import re
 import resource
-import shutil
+import shlex
 import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,13 +17,12 @@ from dragoman.errors import UserError
 
 def accelerator_for(choice: str, devices: int) -> str:
     """Resolve trainer.accelerator. Raises UserError for more devices than exist."""
-    gpus, mps = torch.cuda.device_count(), int(torch.backends.mps.is_available())
+    n_gpus = torch.cuda.device_count()
     if choice == "auto":
-        choice = "gpu" if gpus else "mps" if mps else "cpu"
-    available = {"gpu": gpus, "mps": mps}.get(choice, devices)  # any number of processes share a CPU
-    if devices > available:
-        found = f"torch finds {available} here (found trainer.devices={devices})"
-        raise UserError(f"trainer.accelerator={choice}: {found}. Set fewer, or trainer.accelerator=cpu")
+        choice = "gpu" if n_gpus else "mps" if torch.backends.mps.is_available() else "cpu"
+    if choice == "gpu" and devices > n_gpus:
+        found = f"torch finds {n_gpus} here (found trainer.devices={devices})"
+        raise UserError(f"trainer.accelerator=gpu: {found}. Set fewer, or trainer.accelerator=cpu")
     return choice
 
 
@@ -32,9 +30,8 @@ def precision_for(choice: str, accelerator: str) -> str:
     """Resolve trainer.precision: auto is bf16 where the hardware has it, else 32."""
     if choice != "auto":
         return choice
-    if accelerator == "gpu":
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "32"
-    return "bf16" if accelerator == "cpu" and cpu_has_bf16() else "32"
+    gpu_has_bf16 = accelerator == "gpu" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if gpu_has_bf16 or (accelerator == "cpu" and cpu_has_bf16()) else "32"
 
 
 def cpu_has_bf16() -> bool:
@@ -52,22 +49,17 @@ def provenance() -> dict[str, str]:
     model = re.search(r"^model name\s*: (.*)", _cpuinfo(), re.MULTILINE)
     packages = ("dragoman", "torch", "lightning", "sentencepiece", "sacrebleu")
     versions = [f"{name} {version(name)}" for name in packages]
+    root = Path(__file__).parents[3]
+    git = ["git", f"--git-dir={root}/.git", f"--work-tree={root}", "describe", "--always", "--dirty"]
+    # It fails without git, and outside of a checkout.
+    has_failed, commit = subprocess.getstatusoutput(shlex.join([*git, "--exclude=*", "--abbrev=12"]))
     return {
         "cpu": f"{model[1] if model else platform.machine()}, {os.cpu_count()} cores",
         "threads": str(torch.get_num_threads()),
         "gpu": ", ".join(torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())),
         "versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
-        "commit": _commit(),
+        "commit": "" if has_failed else commit,
     }
-
-
-def _commit() -> str:
-    """Return the git commit of a checkout, "-dirty" if files differ from it, or ""."""
-    root = Path(__file__).parents[3]
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
-    if not (root / ".git").exists() or shutil.which("git") is None:
-        return ""
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def configure_memory() -> None:
@@ -80,7 +72,7 @@ def configure_memory() -> None:
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
-    if sys.platform.startswith("linux") and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
         m_mmap_max, m_trim_threshold, m_top_pad = -4, -1, -2
         libc.mallopt(m_mmap_max, 0)
         libc.mallopt(m_trim_threshold, 2**31 - 1)
@@ -91,5 +83,4 @@ def peak_memory(accelerator: str) -> int:
     """Return the peak in bytes: of torch's tensors on a GPU, else of this process."""
     if accelerator == "gpu":
         return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS would count bytes
