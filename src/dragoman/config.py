@@ -217,7 +217,6 @@ class TrainerConfig(Section, prefix="trainer."):
     accelerator: str = one_of("auto", "cpu", "gpu", "mps")
     devices: int = number(1, 1)
     nodes: int = number(1, 1)
-    strategy: str = one_of("auto", "ddp")  # auto: ddp where there are several devices
     precision: str = one_of("auto", "32", "bf16", "fp16")  # auto: bf16 where the hardware has it, else 32
     compile: bool = False  # torch.compile; slower on a CPU
     max_steps: int | None = number(100_000, 1)  # null: those that fit into max_time; the schedule ends with them

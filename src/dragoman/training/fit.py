@@ -162,7 +162,6 @@ def make_trainer(config: Config, run_dir: Path, callbacks: list[Callback], step:
         accelerator=c.accelerator,
         devices=c.devices,
         num_nodes=c.nodes,
-        strategy=c.strategy,
         precision=LIGHTNING_PRECISION[c.precision],  # type: ignore[arg-type]
         max_epochs=-1,  # for Lightning, the data is one endless epoch
         max_steps=c.max_steps or -1,
