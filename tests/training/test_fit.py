@@ -78,7 +78,7 @@ def test_a_finished_run_says_so(straight, runs, capsys):
     config.run_dir = str(straight)
     before = (straight / "last.ckpt").stat().st_mtime_ns
     assert fit(config) == straight / "bundle"
-    assert "is finished (all 12 steps" in capsys.readouterr().out
+    assert "is finished (max_steps at step 12)" in capsys.readouterr().out
     assert (straight / "last.ckpt").stat().st_mtime_ns == before
 
 
@@ -139,7 +139,7 @@ def test_patience_stops_the_run_and_says_so(runs, metrics_of, capsys):
     assert (metrics_of(run)["finished"], metrics_of(run)["step"]) == ("early stopping", 3)
     assert "stopped early: 2 validations without a better bleu" in capsys.readouterr().err
     runs.fit("run", **stuck)
-    assert "is finished (stopped early at step 3" in capsys.readouterr().out
+    assert "is finished (early stopping at step 3)" in capsys.readouterr().out
     (run / "metrics.json").write_text('{"step": 3}')  # killed before its end
     runs.fit("run", **stuck)
     assert (metrics_of(run)["finished"], metrics_of(run)["step"]) == ("early stopping", 3)

@@ -46,8 +46,8 @@ def fit(config: Config) -> Path:
     with StopSignals() as signals, run.lock(run_dir):
         metrics = run.open_run(config, run_dir)
         run.quiet(run_dir)
-        if done := run.already_done(config, metrics):
-            print(f"{run_dir} is finished ({done}); its bundle is {run_dir / 'bundle'}")
+        if metrics.get("finished") and metrics.get("limits") == [config.trainer.max_steps, config.trainer.max_time]:
+            print(f"{run_dir} is finished ({metrics['finished']} at step {metrics['step']}); a larger limit resumes it")
         else:
             _train(config, run_dir, metrics, signals)
     return run_dir / "bundle"
@@ -76,9 +76,10 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
     _fit(trainer, module, data, ckpt_path=saved, weights_only=True)
     if trainer.is_global_zero and validation.best is not None:
         _finish(trainer, saver)
-        reason = "max_steps" if trainer.global_step == config.trainer.max_steps else "max_time"
+        limits = [config.trainer.max_steps, config.trainer.max_time]
+        reason = "max_steps" if trainer.global_step >= (limits[0] or math.inf) else "max_time"
         reason = "early stopping" if validation.is_exhausted else reason
-        saver.write(step=trainer.global_step, finished=reason, limit=config.trainer.max_seconds)
+        saver.write(step=trainer.global_step, finished=reason, limits=limits)
 
 
 def _fit(trainer: Trainer, module: TranslationModule, data: TranslationData, **options: Any) -> None:

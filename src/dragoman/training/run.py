@@ -79,18 +79,6 @@ def gather(trainer: Trainer, value: T) -> list[T]:
     return values
 
 
-def already_done(config: Config, metrics: dict[str, Any]) -> str | None:
-    """Return why the run is finished, or None when there is something left to do."""
-    reason, step, limit = metrics.get("finished"), metrics.get("step", 0), config.trainer.max_seconds
-    if reason == "max_steps" and step >= (config.trainer.max_steps or 0):
-        return f"all {step} steps; a larger trainer.max_steps resumes"
-    if reason == "max_time" and limit is not None and metrics["limit"] >= limit:
-        return f"{metrics['seconds'] / 60:.0f} min, step {step}; a longer trainer.max_time resumes"
-    if reason == "early stopping":
-        return f"stopped early at step {step}: {config.training.patience} validations without a better one"
-    return None
-
-
 def quiet(run_dir: Path) -> None:
     """Silence Lightning, and write the package's log to train.log."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
