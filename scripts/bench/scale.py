@@ -31,8 +31,8 @@ from dragoman.data.readers import find
 from dragoman.explain.cost import count_flops
 from dragoman.model.transformer import Transformer
 from dragoman.special import EOS
-from dragoman.training.machine import configure_memory
 from dragoman.training.module import projected_loss
+from dragoman.training.run import configure_memory
 from dragoman.translation.engine import translate_ids
 
 VOCABULARY, N_DECODED = 8_000, 16

@@ -21,7 +21,7 @@ from dragoman.commands.cli import command
 from dragoman.config import ModelConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.model.transformer import Transformer
-from dragoman.training.machine import cpu_has_bf16
+from dragoman.training.run import cpu_has_bf16
 from dragoman.translation.export import export_bundle
 
 # Parts of names: torch's, Dragoman's.

@@ -24,9 +24,8 @@ from safetensors.torch import save
 
 from dragoman import bundle, files
 from dragoman.errors import UserError
-from dragoman.training.machine import provenance
 from dragoman.training.progress import ProgressCallback
-from dragoman.training.run import flatten, gather, is_first
+from dragoman.training.run import flatten, gather, is_first, provenance
 from dragoman.training.validation import ValidationCallback
 
 LAST, SUMS = "last.ckpt", "last.ckpt.sha256"

@@ -24,7 +24,6 @@ from dragoman.search.search import SEARCHES
 from dragoman.training import checkpoint, recipe, run
 from dragoman.training.checkpoint import CheckpointCallback, CheckpointIO, Stopped, StopSignals
 from dragoman.training.initial import adapted, set_initial_weights
-from dragoman.training.machine import accelerator_for, configure_memory, peak_memory, precision_for
 from dragoman.training.module import OPTIMIZERS, SCHEDULES, TranslationModule
 from dragoman.training.progress import LOGGERS, ProgressCallback, log_settings, report
 from dragoman.training.validation import ValidationCallback
@@ -41,7 +40,7 @@ def fit(config: Config) -> Path:
 
     Raises UserError for an error that the user can correct, and Stopped after a signal.
     """
-    configure_memory()
+    run.configure_memory()
     config, run_dir = resolve(config), Path(config.run_dir)
     with StopSignals() as signals, run.lock(run_dir):
         metrics = run.open_run(config, run_dir)
@@ -132,8 +131,8 @@ def resolve(config: Config) -> Config:
     if model.max_positions is not None and config.data.longest > model.max_positions:
         found = f"data.max_length={config.data.max_length}, which needs {config.data.longest} with special tokens"
         raise UserError(f"model.position.length={model.max_positions}: too few (found {found}). Raise it")
-    accelerator = accelerator_for(config.trainer.accelerator, config.trainer.devices)
-    precision = precision_for(config.trainer.precision, accelerator)
+    accelerator = run.accelerator_for(config.trainer.accelerator, config.trainer.devices)
+    precision = run.precision_for(config.trainer.precision, accelerator)
     trainer = dataclasses.replace(config.trainer, accelerator=accelerator, precision=precision)
     return dataclasses.replace(config, trainer=trainer)
 
@@ -197,7 +196,7 @@ def preflight(config: Config) -> None:
     The run's own trainer takes a few optimizer steps, the first of them on the longest batches; the rest is a
     multiplication. All of it happens in a temporary folder. Validations and saving are not counted.
     """
-    configure_memory()
+    run.configure_memory()
     config = resolve(config)
     with tempfile.TemporaryDirectory(prefix="dragoman-preflight-") as name:
         run.quiet(Path(name))
@@ -217,4 +216,4 @@ def preflight(config: Config) -> None:
             steps, end = min((config.trainer.max_steps or math.inf, "max_steps"), (by_time, "max_time"))
             print(f"a step: {seconds:.3f} seconds, {tokens:,.0f} target tokens, {progress.rate:,.0f} tokens/s")
             print(f"{steps:,.0f} steps until trainer.{end}: about {steps * seconds / 60:,.1f} minutes")
-            print(f"peak memory: {peak_memory(config.trainer.accelerator) / 1e9:.2f} GB")
+            print(f"peak memory: {run.peak_memory(config.trainer.accelerator) / 1e9:.2f} GB")

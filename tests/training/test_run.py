@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dragoman.training import machine
-from dragoman.training.machine import accelerator_for, configure_memory, peak_memory, precision_for
+from dragoman.training import run
+from dragoman.training.run import accelerator_for, configure_memory, peak_memory, precision_for
 
 
 def test_auto_is_what_torch_finds():
@@ -15,7 +15,7 @@ def test_auto_is_what_torch_finds():
 
 @pytest.mark.parametrize(("has_bf16", "precision"), [(True, "bf16"), (False, "32")])
 def test_auto_precision_is_bf16_where_the_cpu_has_it(has_bf16, precision, monkeypatch):
-    monkeypatch.setattr(machine, "cpu_has_bf16", lambda: has_bf16)
+    monkeypatch.setattr(run, "cpu_has_bf16", lambda: has_bf16)
     assert precision_for("auto", "cpu") == precision
     assert precision_for("fp16", "cpu") == "fp16"
 
