@@ -194,18 +194,15 @@ class CheckpointCallback(Callback):
 
     @rank_zero_only
     def keep(self, step: int) -> None:
-        """Save a snapshot, and the bundle if no validation was better."""
+        """Save a snapshot; if no validation was better, also the bundle and the translations."""
         self.snapshots.mkdir(exist_ok=True)
         # parameters rather than state_dict: tied ones once
         weights = save(dict(self.module.best_model.named_parameters()))
         files.write(self.snapshots / f"step-{step:09d}.safetensors", weights)
         for old in sorted(self.snapshots.glob("*.safetensors"))[: -self.config.trainer.keep_snapshots]:
             old.unlink()
-        if self.validation.best is self.validation.history[-1]:
-            self._save_bundle()
-
-    def _save_bundle(self) -> None:
-        """Write the validated weights as the run's bundle, and their translations beside it."""
+        if self.validation.best is not self.validation.history[-1]:
+            return
         texts = json.dumps(self.validation.translations(), ensure_ascii=False, indent=1)
         files.write(self.run_dir / "validation.json", texts.encode("utf-8", "replace"))
         c, data = self.config, self.data

@@ -47,7 +47,6 @@ class ValidationCallback(Callback):
         self.scores = [*self.metrics, "exact"]
         self.columns = [name + suffix for suffix in self.groups for name in self.scores]
         check_choice("training.monitor", self.monitor, ["loss", *self.columns])
-        self.search = SearchConfig(kind="greedy")
         encoded = data.src_tokenizer.encode_batch([pair.src for pair in self.pairs])
         tags = [data.src_tokenizer.tag(direction.tgt) for direction in self.directions]
         # Truncated, because a sentence may have more ids than the model has positions. One position is for <EOS>.
@@ -91,8 +90,7 @@ class ValidationCallback(Callback):
     def translations(self) -> dict[str, dict[str, list[Any]]]:
         """Return sources, references and hypotheses of the last validation, by direction."""
         n, sources = len(self.directions), [pair.src for pair in self.pairs]
-        columns: dict[str, list[Any]] = {"sources": sources, "references": self.references}
-        columns["hypotheses"] = self.hypotheses
+        columns = {"sources": sources, "references": self.references, "hypotheses": self.hypotheses}
         return {str(to): {name: rows[i::n] for name, rows in columns.items()} for i, to in enumerate(self.directions)}
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -113,7 +111,7 @@ class ValidationCallback(Callback):
         """Translate greedily; processes share the work, and each returns all results."""
         n = trainer.world_size
         with torch.autocast(model.projection.weight.device.type, enabled=False):
-            results = translate_ids(model, self.sources[trainer.global_rank :: n], self.search)
+            results = translate_ids(model, self.sources[trainer.global_rank :: n], SearchConfig(kind="greedy"))
         share = [clean_text(self.data.tgt_tokenizer.decode(hypotheses[0].ids)) for hypotheses in results]
         shares = gather(trainer, share)
         return [shares[i % n][i // n] for i in range(len(self.sources))]
