@@ -75,10 +75,10 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
     _fit(trainer, module, data, ckpt_path=saved, weights_only=True)
     if trainer.is_global_zero and validation.best is not None:
         _finish(trainer, saver)
-        limits = [config.trainer.max_steps, config.trainer.max_time]
-        reason = "max_steps" if trainer.global_step >= (limits[0] or math.inf) else "max_time"
+        c = config.trainer
+        reason = "max_steps" if trainer.global_step >= (c.max_steps or math.inf) else "max_time"
         reason = "early stopping" if validation.is_exhausted else reason
-        saver.write(step=trainer.global_step, finished=reason, limits=limits)
+        saver.write(step=trainer.global_step, finished=reason, limits=[c.max_steps, c.max_time])
 
 
 def _fit(trainer: Trainer, module: TranslationModule, data: TranslationData, **options: Any) -> None:

@@ -67,11 +67,6 @@ LOGGERS: dict[str, Callable[[Path, int], Logger]] = {
 }
 
 
-def log_scalars(trainer: Trainer, scalars: dict[str, float]) -> None:
-    for logger in trainer.loggers:
-        logger.log_metrics(scalars, trainer.global_step)
-
-
 def log_settings(trainer: Trainer, config: Config, scores: dict[str, float]) -> None:
     """Log the settings that are fixed for a run, because MLflow lets none change."""
     settings = run.flatten(dataclasses.asdict(config)).items()
@@ -167,28 +162,26 @@ class ProgressCallback(Callback):
         rate = self.tokens / (now - self.since)
         if step % self.config.log_every == 0:
             scalars = pl_module.measured | {"tokens_per_second": rate}
-            log_scalars(trainer, {f"train/{name}": value for name, value in scalars.items()})
+            for logger in trainer.loggers:
+                logger.log_metrics({f"train/{name}": value for name, value in scalars.items()}, step)
             self.rate, self.since, self.tokens = rate, now, 0
         if now - self.shown >= (BAR_SECONDS if CONSOLE.is_terminal else LINE_SECONDS):
             self.shown = now
             self._show_progress(step, pl_module.measured["loss"], self.rate or rate)
 
     def _show_progress(self, step: int, loss: float, rate: float) -> None:
-        n_steps, limit = self.n_steps, math.inf if self.pace else self.max_seconds
-        # validations included
-        left = min((n_steps - step) * self.seconds / step, limit - self.seconds)
-        share = max(step / n_steps, self.seconds / limit)
-        clock = timedelta(seconds=max(0, round(left)))
-        of_all = f" of {n_steps}" if math.isfinite(n_steps) else ""
-        text = f"step {step}{of_all}  loss {loss:.3f}  {rate:,.0f} tokens/s  {clock} left"
+        by_time = 0.0 if self.pace else self.seconds / self.max_seconds
+        share = min(1.0, max(step / self.n_steps, by_time))
+        left = timedelta(seconds=round(self.seconds / share - self.seconds))  # validations included
+        of_all = f" of {self.n_steps}" if math.isfinite(self.n_steps) else ""
+        text = f"step {step}{of_all}  loss {loss:.3f}  {rate:,.0f} tokens/s  {left} left"
         if CONSOLE.is_terminal:
-            self.bar.update(self.task, completed=min(1.0, share), description=text, refresh=True)
+            self.bar.update(self.task, completed=share, description=text, refresh=True)
         else:
             report(f"{share:.0%}  {text}")
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_end(self, *_: Any) -> None:
         if CONSOLE.is_terminal:
             self.bar.stop()
 
-    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
-        self.on_train_end(trainer, pl_module)
+    on_exception = on_train_end  # type: ignore[assignment]

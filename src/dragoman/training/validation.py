@@ -23,7 +23,7 @@ from dragoman.explain.trace import attended
 from dragoman.metrics import LOWER_IS_BETTER, Score, evaluate
 from dragoman.model.transformer import Transformer
 from dragoman.training.module import TranslationModule
-from dragoman.training.progress import log_samples, log_scalars, report
+from dragoman.training.progress import log_samples, report
 from dragoman.training.run import gather
 from dragoman.translation.engine import translate_ids
 
@@ -90,7 +90,7 @@ class ValidationCallback(Callback):
     def translations(self) -> dict[str, dict[str, list[Any]]]:
         """Return sources, references and hypotheses of the last validation, by direction."""
         n, sources = len(self.directions), [pair.src for pair in self.pairs]
-        columns = {"sources": sources, "references": self.references, "hypotheses": self.hypotheses}
+        columns: Any = {"sources": sources, "references": self.references, "hypotheses": self.hypotheses}
         return {str(to): {name: rows[i::n] for name, rows in columns.items()} for i, to in enumerate(self.directions)}
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -100,11 +100,12 @@ class ValidationCallback(Callback):
         if not trainer.is_global_zero:
             return
         report(self._summary(record))
-        scalars = {f"validation/{name}": record[name] for name in ("loss", *self.columns)}
-        log_scalars(trainer, scalars | {"validation/perplexity": math.exp(min(50.0, record["loss"]))})
         if self.n_samples and trainer.loggers:
             self._show_samples(trainer, pl_module.best_model)
+        scalars = {name: record[name] for name in ("loss", *self.columns)}
+        scalars["perplexity"] = math.exp(min(50.0, record["loss"]))
         for logger in trainer.loggers:
+            logger.log_metrics({f"validation/{name}": value for name, value in scalars.items()}, trainer.global_step)
             logger.save()
 
     def _translate(self, trainer: Trainer, model: Transformer) -> list[str]:
