@@ -37,6 +37,6 @@ def test_empty_sentences_are_only_special_ids() -> None:
 @pytest.mark.gpu
 def test_a_batch_is_copied_to_the_gpu_through_pinned_memory() -> None:
     batch = collate([[5, 6], [8]], [[9], [4, 5]])
-    moved = batch.to("cuda", non_blocking=True)
+    moved = batch.to("cuda")
     assert moved.src.is_cuda
     assert torch.equal(moved.src.cpu(), batch.src)

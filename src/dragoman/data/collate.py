@@ -43,13 +43,13 @@ class Batch:
     places: Tensor  # (n_tokens,) indices of the targets that are no padding in the flattened (B, T)
     n_tokens: int  # targets to predict, <EOS> included
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
-        """Move the tensors to `device`, through pinned memory if `non_blocking`."""
-        pin = non_blocking and torch.device(device).type == "cuda"
+    def to(self, device: torch.device | str) -> "Batch":
+        """Move the tensors to `device`; to a GPU through pinned memory, without waiting for it."""
+        pin = torch.device(device).type == "cuda"
         moved: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                moved[name] = (value.pin_memory() if pin else value).to(device, non_blocking=non_blocking)
+                moved[name] = (value.pin_memory() if pin else value).to(device, non_blocking=pin)
         return replace(self, **moved)
 
 

@@ -162,9 +162,6 @@ class TranslationModule(LightningModule):
         # by index, because a boolean mask would make the CPU wait for the GPU
         return states.flatten(0, 1).index_select(0, batch.places)
 
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        return batch.to(device, non_blocking=True)
-
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # of Lightning
         # Dropout depends on the seed, the batch and the rank alone: a resumed run has no random state to restore.
