@@ -60,11 +60,10 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
     if metrics.get("data", data.fingerprint) != data.fingerprint:
         raise UserError(f"{run_dir}: the data has changed since the run began. Choose another name (name=...)")
     metrics.pop("finished", None)
-    if saved is None:
-        set_initial_weights(config, data, module, metrics)
     progress, validation = ProgressCallback(config.trainer), ValidationCallback(data, config, module)
     saver = CheckpointCallback(validation, progress, signals, metrics)
     if saved is None:
+        set_initial_weights(config, data, module, saver.metrics)
         saver.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
     trainer = make_trainer(config, run_dir, [progress, validation, saver], step)
     announce(f"resuming {run_dir} at step {step}" if saved else f"training {run_dir}", data, module, trainer)
@@ -137,21 +136,18 @@ def resolve(config: Config) -> Config:
     return dataclasses.replace(config, trainer=trainer)
 
 
-def prepare(
-    config: Config, run_dir: Path, metrics: dict[str, Any]
-) -> tuple[Config, TranslationData, TranslationModule]:
+def prepare(config: Config, run_dir: Path, record: dict[str, Any]) -> tuple[Config, TranslationData, TranslationModule]:
     """Set up seed, data, automatic settings and model.
 
-    metrics["recipe"] records the automatic settings for the next start. Raises UserError without validation pairs.
+    record["recipe"] holds the automatic settings for the next start. Raises UserError without validation pairs.
     """
     seed_everything(config.seed, verbose=False)
     data = TranslationData(config.data, run_dir, config.seed)
-    config = recipe.complete(config, data, metrics.setdefault("recipe", {}))
+    config = recipe.complete(config, data, record.setdefault("recipe", {}))
     data.config = config.data
     if not len(data.val_dataloader()):
         raise UserError("data: no validation pairs. Add a corpus with a validation split or set data.validation_size")
-    sizes = {"src_vocab_size": len(data.src_tokenizer), "tgt_vocab_size": len(data.tgt_tokenizer)}
-    model = Transformer(config.model, **sizes)
+    model = Transformer(config.model, src_vocab_size=len(data.src_tokenizer), tgt_vocab_size=len(data.tgt_tokenizer))
     return config, data, TranslationModule(model, config.training, compile=config.trainer.compile)
 
 

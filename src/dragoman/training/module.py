@@ -55,13 +55,7 @@ class _ProjectedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx,
-        states: Tensor,
-        weight: Tensor,
-        targets: Tensor,
-        label_smoothing: float,
-        dtype: torch.dtype,
-        with_gradient: bool,
+        ctx, states: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, dtype: torch.dtype, train: bool
     ) -> tuple[Tensor, Tensor]:
         chunk = 512 if states.device.type == "cpu" else 8192  # a GPU prefers few large products
         vocab_size = weight.size(0)
@@ -76,7 +70,7 @@ class _ProjectedLoss(torch.autograd.Function):
             nll += token_nll.sum()
             # smoothing spreads its mass evenly over the vocabulary: (1 - s) * -log p(y) + s * mean(-log p)
             loss += ((1 - label_smoothing) * token_nll - label_smoothing * log_p.mean(-1, keepdim=True)).sum()
-            if not with_gradient:
+            if not train:
                 continue
             gradient = log_p.exp_().sub_(label_smoothing / vocab_size)  # d loss / d logits
             gradient.scatter_add_(1, y, gradient.new_full(y.shape, label_smoothing - 1))
@@ -106,9 +100,9 @@ def projected_loss(
     """
     device = states.device.type
     bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
-    dtype, with_gradient = torch.bfloat16 if bf16 else torch.float32, torch.is_grad_enabled()
+    dtype, train = torch.bfloat16 if bf16 else torch.float32, torch.is_grad_enabled()
     with torch.autocast(device, enabled=False):
-        return _ProjectedLoss.apply(states.float(), weight, targets, label_smoothing, dtype, with_gradient)
+        return _ProjectedLoss.apply(states.float(), weight, targets, label_smoothing, dtype, train)
 
 
 def learning_rate(kind: str, step: int, *, peak: float, warmup_steps: int, max_steps: float) -> float:
