@@ -140,8 +140,7 @@ def _cpuinfo() -> str:
 def provenance() -> dict[str, str]:
     """Describe the hardware, the versions and the commit that a run is made with."""
     model = re.search(r"^model name\s*: (.*)", _cpuinfo(), re.MULTILINE)
-    packages = ("dragoman", "torch", "lightning", "sentencepiece", "sacrebleu")
-    versions = [f"{name} {version(name)}" for name in packages]
+    versions = [f"{name} {version(name)}" for name in ("dragoman", "torch", "lightning", "sentencepiece", "sacrebleu")]
     root = Path(__file__).parents[3]
     git = ["git", f"--git-dir={root}/.git", f"--work-tree={root}", "describe", "--always", "--dirty"]
     # It fails without git, and outside of a checkout.
