@@ -44,7 +44,7 @@ class Batch:
     n_tokens: int  # targets to predict, <EOS> included
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Move the tensors to `device`; to a GPU through pinned memory, without waiting for it."""
+        """Move the tensors to `device`; to a GPU through pinned memory, without waiting."""
         pin = torch.device(device).type == "cuda"
         moved: dict[str, Any] = {}
         for name, value in vars(self).items():

@@ -194,7 +194,7 @@ class CheckpointCallback(Callback):
 
     @rank_zero_only
     def keep(self, step: int) -> None:
-        """Save a snapshot; if no validation was better, also the bundle and the translations."""
+        """Save a snapshot; if no validation was better, also bundle and translations."""
         self.snapshots.mkdir(exist_ok=True)
         # parameters rather than state_dict: tied ones once
         weights = save(dict(self.module.best_model.named_parameters()))

@@ -1,4 +1,4 @@
-"""The surroundings of a run: its folder, processes and log; accelerator, precision, memory and versions."""
+"""Surroundings of a run: folder, processes, log, hardware and versions."""
 
 import ctypes
 import json
