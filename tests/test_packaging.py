@@ -25,6 +25,7 @@ REQUIREMENTS = map(Requirement, sum(EXTRAS.values(), PROJECT["dependencies"]))
 DIRECT = [requirement for requirement in REQUIREMENTS if requirement.name != "dragoman"]
 # Distributions whose modules have another name, and what comes with them
 MODULES = {
+    "tensorboard": {"lightning"},  # imported by its logger
     "hydra-core": {"hydra", "omegaconf"},
     "opencc-python-reimplemented": {"opencc"},
     "datasets": {"datasets", "huggingface_hub"},

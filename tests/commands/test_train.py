@@ -37,7 +37,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, list[str]]]:
         folder = Path(config.run_dir)
         folder.mkdir(parents=True, exist_ok=True)
         best = {"step": 7, "loss": 1.5, "bleu": 10.0 * len(runs), "signature": "x"}
-        (folder / "metrics.json").write_text(json.dumps({"seconds": 3.5, "best": best}))
+        (folder / "metrics.json").write_text(json.dumps({"seconds": 3500.0, "best": best}))
 
     replace(monkeypatch, fit)
     return runs
@@ -114,7 +114,7 @@ def test_a_sweep_ends_in_a_table(run: Run, fits: list[Any]) -> None:
     result = run(main, "experiment=smoke", "-m", "training.lr=1e-3,2e-3")
     assert [config.training.lr for config, _ in fits] == [1e-3, 2e-3]
     rows = [line for line in result.out.splitlines() if "smoke_lr=" in line]
-    assert ["10" in rows[0], "20" in rows[1], "3.50" in rows[0]] == [True, True, True]
+    assert ["10" in rows[0], "20" in rows[1], "3,500" in rows[0]] == [True, True, True]
     # The command line of each run gives this run alone.
     run(main, *fits[1][1])
     assert fits[2] == fits[1]
