@@ -156,13 +156,17 @@ def test_max_time_ends_the_run_and_more_time_resumes(runs, metrics_of):
     assert second["seconds"] > first["seconds"] >= 1
 
 
-def test_without_max_steps_the_schedule_ends_with_the_time(runs, at_step, metrics_of, capsys, monkeypatch):
+@pytest.mark.parametrize("validate_every", [5, 10_000])
+def test_without_max_steps_the_schedule_ends_with_the_time(
+    validate_every, runs, at_step, metrics_of, capsys, monkeypatch
+):
     """The steps are planned once, and a run that resumes keeps their number."""
     # Each call of this clock adds 0.01 s, so the result is the same on any machine.
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=itertools.count(0, 0.01).__next__))
     settings = {"training": {"schedule": "cosine"}}
     settings["trainer"] = {"max_steps": None, "max_time": "00:00:00:01", "loggers": [], "validation_pairs": 2}
-    stop = at_step(8, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    settings["trainer"]["validate_every"] = validate_every
+    stop = at_step(12, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped):
         runs.fit("run", **settings | {"trainer": settings["trainer"] | stop})
     planned = capsys.readouterr().err

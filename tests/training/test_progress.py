@@ -14,6 +14,7 @@ def run_steps(callback, monkeypatch, *, terminal):
     monkeypatch.setattr(progress.CONSOLE, "_force_terminal", terminal)
     module = SimpleNamespace(measured={"loss": 2.5})
     trainer = SimpleNamespace(is_global_zero=True, global_step=0, world_size=1, accumulate_grad_batches=1, loggers=[])
+    trainer.state = SimpleNamespace(fn="fit")
     batch = SimpleNamespace(n_tokens=100)
     callback.on_train_start(trainer, module)
     for i in range(2):
@@ -57,3 +58,11 @@ def test_seconds_go_on_after_a_resume():
     second.load_state_dict(first.state_dict())
     assert second.seconds >= 60.0
     assert not second.is_late
+
+
+def test_max_time_ends_a_planned_run_that_goes_on_with_max_steps():
+    given, planned = (ProgressCallback(TrainerConfig(max_time="00:00:01:00", max_steps=n)) for n in (500, None))
+    for progress_ in (given, planned):
+        progress_.load_state_dict({"seconds": 60.0, "pace": 1.0})
+    assert given.is_late
+    assert not planned.is_late

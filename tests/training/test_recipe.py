@@ -51,6 +51,12 @@ def test_more_epochs_mean_more_regularisation():
     assert few.training.weight_decay < many.training.weight_decay
 
 
+def test_a_larger_model_sees_fewer_epochs_on_a_cpu():
+    small, base = (completed(f"model={name}", tokens=500_000)[0] for name in ("small", "base"))
+    assert base.model.dropout < small.model.dropout
+    assert base.data.max_tokens < small.data.max_tokens
+
+
 def test_a_large_corpus_on_a_gpu_gets_a_larger_model():
     config = compose.compose(["experiment=zh_en"])
     trainer = dataclasses.replace(config.trainer, accelerator="gpu")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from dragoman.errors import UserError
 from dragoman.training import run
 from dragoman.training.run import accelerator_for, configure_memory, peak_memory, precision_for
 
@@ -17,7 +18,9 @@ def test_auto_is_what_torch_finds():
 def test_auto_precision_is_bf16_where_the_cpu_has_it(has_bf16, precision, monkeypatch):
     monkeypatch.setattr(run, "cpu_has_bf16", lambda: has_bf16)
     assert precision_for("auto", "cpu") == precision
-    assert precision_for("fp16", "cpu") == "fp16"
+    assert precision_for("fp16", "gpu") == "fp16"
+    with pytest.raises(UserError, match="only on a GPU"):
+        precision_for("fp16", "cpu")
 
 
 def test_this_machine_answers():

@@ -151,8 +151,13 @@ class CheckpointCallback(Callback):
         if trainer.world_size > 1 and trainer.global_step % LOOK_EVERY and not last:
             return
         due = time.monotonic() - self.saved > 60 * self.config.trainer.save_minutes
+        # At the latest here, or at the first validation, because a schedule needs time to end.
+        quarter = self.progress.seconds > self.progress.max_seconds / 4
         # All ranks use the signal and the clock of rank 0, so that they stop at the same step.
-        signum, late, due = trainer.strategy.broadcast((self.signals.signum, self.progress.is_late, due))
+        seen = self.signals.signum, self.progress.is_late, due, quarter
+        signum, late, due, quarter = trainer.strategy.broadcast(seen)
+        if quarter:
+            self.progress.plan(trainer, pl_module)
         # Lightning validates once more before it stops.
         trainer.should_stop = trainer.should_stop or last or late
         interval = self.config.trainer.validate_every * trainer.accumulate_grad_batches

@@ -77,6 +77,9 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
         c = config.trainer
         reason = "max_steps" if trainer.global_step >= (c.max_steps or math.inf) else "max_time"
         reason = "early stopping" if validation.is_exhausted else reason
+        if reason == "max_time" and c.max_steps:
+            stopped = f"trainer.max_time={c.max_time} ended the run at step {trainer.global_step} of {c.max_steps}"
+            report(f"{stopped}, before the end of its schedule; a longer trainer.max_time resumes it")
         saver.write(step=trainer.global_step, finished=reason, limits=[c.max_steps, c.max_time])
 
 

@@ -110,7 +110,7 @@ class ProgressCallback(Callback):
     def __init__(self, config: TrainerConfig) -> None:
         self.config, self.max_seconds = config, config.max_seconds or math.inf
         self.seconds_before = 0.0  # of training before this resume
-        self.pace = 0.0  # seconds per step, set at the first validation; 0 before it and with max_steps
+        self.pace = 0.0  # seconds per step, set by `plan`
         self.started = time.monotonic()
         columns = TaskProgressColumn(), BarColumn(20), TextColumn("{task.description}", markup=False)
         self.bar = Progress(*columns, console=CONSOLE, transient=True, auto_refresh=False)
@@ -130,8 +130,13 @@ class ProgressCallback(Callback):
 
     @property
     def is_late(self) -> bool:
-        """Whether max_time is over; False if `n_steps` was computed from max_time."""
-        return not self.pace and self.seconds >= self.max_seconds
+        """Whether max_time is over. A planned run ends by its number of steps instead."""
+        return not self.is_planned and self.seconds >= self.max_seconds
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether `n_steps` was computed from max_time."""
+        return self.pace > 0 and self.config.max_steps is None
 
     @property
     def n_steps(self) -> float:
@@ -148,11 +153,16 @@ class ProgressCallback(Callback):
             self.bar.start()
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        if math.isinf(self.n_steps) and trainer.state.fn == "fit" and not self.is_late:
+        if trainer.state.fn == "fit":
+            self.plan(trainer, pl_module)
+        self.since, self.tokens = time.monotonic(), 0
+
+    def plan(self, trainer: Trainer, pl_module: Any) -> None:
+        """Compute the steps of the run from max_time and the time so far, once."""
+        if math.isinf(self.n_steps) and not self.is_late:
             self.pace = trainer.strategy.broadcast(self.seconds / trainer.global_step)
             pl_module.max_steps = self.n_steps
             report(f"{self.n_steps:,} steps will fit into {self.config.max_time}; the schedule ends there")
-        self.since, self.tokens = time.monotonic(), 0
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         self.tokens += batch.n_tokens * trainer.world_size
@@ -170,7 +180,7 @@ class ProgressCallback(Callback):
             self._show_progress(step, pl_module.measured["loss"], self.rate or rate)
 
     def _show_progress(self, step: int, loss: float, rate: float) -> None:
-        by_time = 0.0 if self.pace else self.seconds / self.max_seconds
+        by_time = 0.0 if self.is_planned else self.seconds / self.max_seconds
         share = min(1.0, max(step / self.n_steps, by_time))
         left = timedelta(seconds=round(self.seconds / share - self.seconds))  # validations included
         of_all = f" of {self.n_steps}" if math.isfinite(self.n_steps) else ""

@@ -17,8 +17,10 @@ from dragoman.data.datamodule import TranslationData
 from dragoman.files import included
 from dragoman.training.progress import report
 
-# Target tokens per second to expect, for an estimate of the epochs; the schedule uses the measured pace.
+# Target tokens per second of model=small to expect, for an estimate of the epochs; the schedule uses the measured pace.
 SPEED = {"cpu": 4_000, "gpu": 200_000}
+# Multiplications of a pair of tokens in the layers of model=small.
+WORK = 5_505_024
 # Target tokens for each position of a batch; the rest is padding.
 FILLED = 0.8
 
@@ -37,6 +39,7 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
     def fill(reason: str, values: dict[str, Any]) -> None:
         nonlocal config
         missing = [key for key in values if attrgetter(key)(config) is None]
+        reason = "as this run began" if chosen.keys() >= set(missing) else reason
         for key in missing:
             section, name = key.split(".")
             value = chosen.setdefault(key, values[key])
@@ -50,6 +53,13 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
     speed = SPEED["gpu"] * n_processes if gpu else SPEED["cpu"]
     name = "base" if gpu and n_pairs >= 200_000 else "small"
     fill(f"{n_pairs:,} pairs", {f"model.{key}": value for key, value in size(name).items()})
+
+    m = config.model
+    work = sum(
+        n * m.d_model * (k * m.d_model + 2 * m.d_ff) for n, k in ((m.n_encoder_layers, 4), (m.n_decoder_layers, 8))
+    )
+    if not gpu and work > WORK:
+        speed = round(speed * (WORK / work) ** 0.75)  # large products are faster; scripts/README.md has base
 
     lowest, highest, steps = (4096, 16_384, 20_000) if gpu else (768, 4096, 4_000)
     n_tokens = _tokens(config, speed, n_batches)

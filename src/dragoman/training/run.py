@@ -121,6 +121,8 @@ def accelerator_for(choice: str, devices: int) -> str:
 
 def precision_for(choice: str, accelerator: str) -> str:
     """Resolve trainer.precision: auto is bf16 where the hardware has it, else 32."""
+    if choice == "fp16" and accelerator == "cpu":
+        raise UserError("trainer.precision=fp16: only on a GPU. Choose auto, bf16 or 32")
     if choice != "auto":
         return choice
     gpu_has_bf16 = accelerator == "gpu" and torch.cuda.is_bf16_supported(including_emulation=False)
