@@ -32,12 +32,11 @@ def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--script", choices=("hans", "hant"), help="convert Chinese to Simplified or Traditional")
-    parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET beside the bundle")
+    parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET of the run")
     parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="a challenge set (default: included)")
     parser.add_argument("--warnings", action="store_true", help="write rates of warnings into the model card")
     cli.add_translation_options(parser)
     args = parse(parser, argv)
-    cli.check_at_least_one(args, "batch")
     if args.challenge is not None and (args.src or args.corpus or args.warnings or args.script):
         raise UserError("--challenge: does not go with --src, --corpus, --warnings or --script. Remove one")
     folder = locate(Path(args.model))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data.text import Pair, clean_text
+from dragoman.data.text import clean_text
 
 
 @given(st.text(st.characters(exclude_categories=())))
@@ -24,8 +24,3 @@ def test_a_sentence_is_cleaned() -> None:
         "<s> 👩‍👩‍👧 𠮷": "<s> 👩‍👩‍👧 𠮷",
     }.items():
         assert clean_text(text) == clean
-
-
-def test_a_swapped_pair_has_no_references() -> None:
-    pair = Pair("我", "I", ("I", "me"), "written")
-    assert pair.swapped() == Pair("I", "我", (), "written")

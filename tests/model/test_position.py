@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dragoman.config import PositionConfig
+from dragoman.errors import UserError
 from dragoman.model.attention import Attention
 from dragoman.model.position import POSITIONS
 
@@ -120,6 +121,8 @@ def test_t5_buckets_are_single_distances_then_wider_ranges(causal, n_buckets, ma
     assert position.buckets(torch.tensor(far)).tolist() == expected
     # In the encoder there is one more, for a key ahead at distance 0, which cannot be.
     assert len(set(expected)) == n_buckets - (not causal)
+    with pytest.raises(UserError, match="must be more than n_buckets / 2"):
+        scheme("t5", causal=causal, n_buckets=n_buckets, max_distance=n_buckets // 2)
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])

@@ -53,6 +53,7 @@ def test_auto_detects_each_text(client: TestClient) -> None:
     assert answer["translatedText"] == ["Hello", "Hello"]
     assert [each["language"] for each in answer["detectedLanguage"]] == ["zh-Hans", "en"]
     assert client.post("/detect", json={"q": "你好"}).json() == [{"confidence": 100.0, "language": "zh-Hans"}]
+    assert client.post("/translate", json=HELLO | {"q": "123", "source": "auto"}).json()["translatedText"] == "123"
     assert client.post("/detect", json={"q": "123"}).json() == [{"confidence": 0.0, "language": "en"}]
 
 

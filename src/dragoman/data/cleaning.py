@@ -48,7 +48,7 @@ def summary(report: Report) -> str:
     """Return the report as lines for the terminal."""
     lines = [f"{'pairs':<11}{'read':>12}{'repaired':>12}{'kept':>12}  dropped"]
     for split, counts in report.items():
-        if counts:
+        if any(counts.values()):
             columns = "".join(f"{counts[name]:>12,}" for name in COUNTS)
             lines.append(f"{split:<11}{columns}  {reasons(counts)}".rstrip())
     return "\n".join(lines)

@@ -18,8 +18,8 @@ from dragoman.config import DataConfig
 from dragoman.data.collate import Batch, BatchPlan, Ids, collate, length_batches
 from dragoman.data.prepare import Prepared, prepare
 
-# Epoch, and the rows of the sources of a batch.
-BatchIndex = tuple[int, np.ndarray]
+# Epoch, the places of the pairs of a batch in it, and the rows of their sources.
+BatchIndex = tuple[int, np.ndarray, np.ndarray]
 
 
 class BatchDataset(Dataset[Batch]):
@@ -31,22 +31,22 @@ class BatchDataset(Dataset[Batch]):
         self._tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
 
     def __getitem__(self, index: BatchIndex) -> Batch:
-        epoch, src = index
+        epoch, places, src = index
         # The sides of pair i are the rows 2i and 2i + 1; backwards, the second is the source.
-        rows = src.tolist()
-        src_ids, tgt_ids = ([self._tokens(row ^ side, epoch) for row in rows] for side in (0, 1))
+        rows = list(zip(src.tolist(), places.tolist(), strict=True))
+        src_ids, tgt_ids = ([self._tokens(row ^ side, epoch, place) for row, place in rows] for side in (0, 1))
         return collate(src_ids, tgt_ids, self._tags[src % 2])
 
-    def _tokens(self, row: int, epoch: int) -> Ids:
-        """Return the stored ids of a row, or a random tokenisation by seed and epoch.
+    def _tokens(self, row: int, epoch: int, place: int) -> Ids:
+        """Return the stored ids of a row, or a random tokenisation of it.
 
-        It may be longer than the stored ids, by which batches are planned. With more than max_length pieces it is
-        replaced by the stored ids, since a position scheme may have a limit.
+        The sample depends on seed, epoch, place and row alone. It may be longer than the stored ids, by which batches
+        are planned. With more than max_length pieces it is replaced by them, since a position scheme may have a limit.
         """
         ids = self._ids[row]
         if not self._alpha:
             return ids
-        tokenizer, seed = self._tokenizers[row % 2], zlib.crc32(f"{self._seed} {epoch} {row}".encode())
+        tokenizer, seed = self._tokenizers[row % 2], zlib.crc32(f"{self._seed} {epoch} {place} {row}".encode())
         sample = tokenizer.sample(tokenizer.decode(ids.tolist()), alpha=self._alpha, seed=seed)
         return sample if len(sample) <= self._max_length else ids
 
@@ -93,7 +93,7 @@ class TranslationData(LightningDataModule):
         epoch, position = divmod(self.consumed, plan.batches_per_epoch)
         while True:
             for pairs in plan.epoch(epoch)[position:]:
-                yield epoch, self._sources[pairs]
+                yield epoch, pairs, self._sources[pairs]
             epoch, position = epoch + 1, 0
 
     def train_dataloader(self) -> DataLoader[Batch]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config import PositionConfig
+from dragoman.errors import UserError
 
 
 class Position(nn.Module):
@@ -154,6 +155,8 @@ class T5(Position):
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
+        if config.max_distance <= config.n_buckets // 2:
+            raise UserError(f"model.position.max_distance={config.max_distance}: must be more than n_buckets / 2")
         self.table = nn.Parameter(torch.empty(config.n_buckets, n_heads).normal_(std=d_model**-0.5))
 
     def buckets(self, distances: Tensor) -> Tensor:

@@ -133,7 +133,8 @@ class Service:
         lines = [read(match["line"]) for match in pattern.finditer(text) if match["line"]]
         visible, n_best = "\n".join(lines), request.alternatives + 1  # without the tags of HTML
         warnings, ranks = list[str](), [text]  # unchanged if it is in the target language already
-        if primary(self.source(request, visible)) != primary(request.target):
+        source, target = primary(self.source(request, visible)), primary(request.target)
+        if source != target or target not in map(primary, self.known):
             direction = self.direction(request, visible)
             results = await self.batches.translate((direction, n_best), lines)
             rows = [[write(hypothesis.text) for hypothesis in result.hypotheses] for result in results]
@@ -162,7 +163,10 @@ class Service:
 
     def source(self, request: wire.Languages, text: str) -> str:
         """Return the language of a text, detected if the request does not name it."""
-        return self.detected(text, request.target)[0].language if request.source == "auto" else request.source
+        if request.source != "auto":
+            return request.source
+        # A text without letters is in the target language already.
+        return self.detected(text, request.target)[0].language if any(map(str.isalpha, text)) else request.target
 
     def direction(self, request: wire.Languages, text: str) -> Direction:
         """Return the direction for a text. Raises UserError if no model has it."""

@@ -44,8 +44,8 @@ class Trace(Languages):
 
 
 class Upload(Languages):
-    q: SkipJsonSchema[Text]  # the text of the file; `parameters` sets it, and the address of this server
     file: UploadFile
+    q: SkipJsonSchema[Text]  # the text of the file; `parameters` sets it, and the address of this server
     base_url: SkipJsonSchema[str]
 
 
@@ -87,7 +87,7 @@ async def parameters(kind: type[BaseModel], request: Request, max_chars: int) ->
         if "\ufffd" in fields["q"]:
             raise UserError("Invalid request: the file is not UTF-8")
     values: Any = kind.model_validate(fields | {"base_url": str(request.base_url)})
-    n_chars = len("".join(values.q))  # a text or a list
+    n_chars = len("".join(values.q)) + len(getattr(values, "s", ""))  # q is a text or a list
     if n_chars > max_chars:
         raise UserError(f"Invalid request: request ({n_chars}) exceeds text limit ({max_chars})")
     return values

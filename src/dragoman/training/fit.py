@@ -46,7 +46,8 @@ def fit(config: Config) -> Path:
         metrics = run.open_run(config, run_dir)
         run.quiet(run_dir)
         if metrics.get("finished") and metrics.get("limits") == [config.trainer.max_steps, config.trainer.max_time]:
-            print(f"{run_dir} is finished ({metrics['finished']} at step {metrics['step']}); a larger limit resumes it")
+            hint = "" if metrics["finished"] == "early stopping" else "; a larger limit resumes it"
+            print(f"{run_dir} is finished ({metrics['finished']} at step {metrics['step']}){hint}")
         else:
             _train(config, run_dir, metrics, signals)
     return run_dir / "bundle"

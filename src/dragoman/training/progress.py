@@ -168,10 +168,12 @@ class ProgressCallback(Callback):
         self.tokens += batch.n_tokens * trainer.world_size
         if (batch_idx + 1) % trainer.accumulate_grad_batches or not trainer.is_global_zero:
             return
-        now, step = time.monotonic(), trainer.global_step
+        step, logs = trainer.global_step, trainer.global_step % self.config.log_every == 0
+        measured = pl_module.measured if logs else {}  # waits for the GPU, and so comes before the clock
+        now = time.monotonic()
         rate = self.tokens / (now - self.since)
-        if step % self.config.log_every == 0:
-            scalars = pl_module.measured | {"tokens_per_second": rate}
+        if logs:
+            scalars = measured | {"tokens_per_second": rate}
             for logger in trainer.loggers:
                 logger.log_metrics({f"train/{name}": value for name, value in scalars.items()}, step)
             self.rate, self.since, self.tokens = rate, now, 0
