@@ -54,7 +54,14 @@ def main(argv: list[str]) -> None:
     # Optuna has no public way to go on with a trial.
     stopped = [optuna.Trial(study, trial._trial_id) for trial in study.get_trials(states=[TrialState.RUNNING])]
     distributions = {key: distribution for key, (_, distribution) in space.items()}
-    new = (study.ask(distributions) for _ in range(args.trials - len(study.trials)))
+
+    def ask() -> optuna.Trial:
+        try:
+            return study.ask(distributions)
+        except ValueError as error:  # Optuna cannot change a list of choices
+            raise UserError(f"{args.space}: not the space that {folder} began with. Choose another name=...") from error
+
+    new = (ask() for _ in range(args.trials - len(study.trials)))
     for trial in itertools.chain(stopped, new):
         values = [f"{key}={value}" for key, value in trial.params.items()]
         run = folder / f"trial-{trial.number}"
