@@ -168,14 +168,16 @@ def load_translator(args: argparse.Namespace, lines: Iterable[str]) -> tuple[Tra
 
 @contextlib.contextmanager
 def progress_bar(total: int | None) -> Iterator[Callable[[int], object]]:
-    """Show a bar, then the speed; yield a function that takes the lines done."""
+    """Show a bar and the speed; yield a function that takes the lines done."""
     from rich import progress
     from rich.console import Console
 
-    columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+    rate = progress.TextColumn("{task.fields[rate]:,.1f} lines/s")
+    columns = progress.BarColumn(), progress.MofNCompleteColumn(), rate, progress.TimeRemainingColumn()
     console = Console(stderr=True)
     with progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.update(task, completed=done)
+        task = bar.add_task("", total=total, rate=0.0)
+        yield lambda done: bar.update(task, completed=done, rate=done / (bar.tasks[0].elapsed or 1.0))
     done, seconds = bar.tasks[0].completed, bar.tasks[0].elapsed or 1.0
-    print(f"{done:,} line{'s' * (done != 1)} in {seconds:.1f} s ({done / seconds:,.1f} lines/s)", file=sys.stderr)
+    unit = "line" if done == 1 else "lines"
+    print(f"{done:,} {unit} in {seconds:.1f} s ({done / seconds:,.1f} lines/s)", file=sys.stderr)
