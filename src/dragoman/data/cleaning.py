@@ -168,14 +168,8 @@ def pair_hashes(sentences: np.ndarray) -> np.ndarray:
 def leaks(sentences: np.ndarray, held_out: np.ndarray, *, sentence: bool) -> np.ndarray:
     """(n,) bool, True for pairs in `held_out`, or with `sentence` for shared sides."""
     if sentence:
-        return _among(sentences[0], held_out[0]) | _among(sentences[1], held_out[1])
-    return _among(pair_hashes(sentences), pair_hashes(held_out))
-
-
-def _among(values: np.ndarray, few: np.ndarray) -> np.ndarray:
-    """np.isin for a few uint64, without sorting `values`."""
-    few = np.sort(few)
-    return np.append(few, np.uint64(0))[np.searchsorted(few, values)] == values
+        return np.isin(sentences[0], held_out[0]) | np.isin(sentences[1], held_out[1])
+    return np.isin(pair_hashes(sentences), pair_hashes(held_out))
 
 
 def first_occurrences(values: np.ndarray) -> np.ndarray:
