@@ -223,20 +223,6 @@ def t5() -> Values:
     return {"some": torch.stack((some, _scheme("t5").buckets(some))), "picture": picture}
 
 
-def terms() -> Values:
-    """Transformer-XL's scores of three words: the four terms and their sum."""
-    torch.manual_seed(1)
-    position, at = _scheme("transformer_xl", causal=True).layer().requires_grad_(False), torch.arange(3)
-    layer = Attention(ModelConfig(d_model=8, n_heads=1, score="dot"), position)
-    for vector in (position.u, position.v):
-        nn.init.normal_(vector)
-    q, k = torch.randn(2, 1, 1, 3, 8)
-    # The bias is the sum of three terms. Zeros for k and q leave out those with k and those with q.
-    bias, without_k, without_both = (position.bias(*each, at, at) for each in ((q, k), (q, 0 * k), (0 * q, 0 * k)))
-    four = {"a": layer.score(q, k), "b": without_k - without_both, "c": bias - without_k, "d": without_both}
-    return {name: term[0, 0].tril() for name, term in (four | {"sum": layer.score(q, k) + bias}).items()}
-
-
 def alibi() -> Values:
     """Bias of each head by distance; the slope names the line."""
     at, position = torch.arange(33), _scheme("alibi")
@@ -252,9 +238,10 @@ def titles(language: str) -> list[tuple[str, str]]:
     return re.findall(r"{% block (\w+) %}\n(.*)", template)
 
 
-_ALL = (
-    one_hot, waist, matrices, products, gradient, padding, mask, pooling, shift, loop, heads, scale, pe, rope, t5,
-    terms, alibi,
-)  # fmt: skip
-EXAMPLES: dict[str, Callable[[], Values]] = {example.__name__: example for example in _ALL}
+EXAMPLES: dict[str, Callable[[], Values]] = {
+    each.__name__: each for each in (
+        one_hot, waist, matrices, products, gradient, padding, mask, pooling, shift, loop, heads, scale, pe, rope, t5,
+        alibi,
+    )
+}  # fmt: skip
 PICTURES = ("pe", "products", "rope", "t5", "alibi")
