@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dragoman import bundle as bundles
 from dragoman.config import ModelConfig, PositionConfig
@@ -21,7 +20,6 @@ from dragoman.data.collate import collate
 from dragoman.explain.picture import curve_figure, heat_figure
 from dragoman.files import included
 from dragoman.model.attention import SCORES, Attention, key_padding_mask, padding_attn_mask
-from dragoman.model.layers import Embedding
 from dragoman.model.pooling import AttentionPooling, first_token, masked_mean
 from dragoman.model.position import POSITIONS, sinusoid
 from dragoman.search.search import plain_greedy
@@ -135,17 +133,6 @@ def scale() -> Values:
     return {"rows": torch.tensor(rows)}
 
 
-def one_hot() -> Values:
-    """Three one-hot words, and their embedding: a product with the table."""
-    ids = torch.tensor([2, 1, 0])
-    words, embedding = F.one_hot(ids).float(), Embedding(3, 2).requires_grad_(False)
-    embedding.table.weight.copy_(torch.tensor([[1.0, 3], [3, 2], [3, 1]]))
-    table = embedding.scale * embedding.table.weight
-    values = {"words": words, "both": words[0] + words[1], "likeness": words @ words.T, "table": table}
-    product, directions = words @ table, F.normalize(words @ table)
-    return values | {"product": product, "looked_up": embedding(ids), "dense": directions @ directions.T}
-
-
 def shift() -> Values:
     """Pieces of the encoder input, the decoder input and the decoder output."""
     words = ["<PAD>", "<UNK>", "<BOS>", "<EOS>", *"好久不见", "long", "time", "no", "see"]
@@ -240,8 +227,7 @@ def titles(language: str) -> list[tuple[str, str]]:
 
 EXAMPLES: dict[str, Callable[[], Values]] = {
     each.__name__: each for each in (
-        one_hot, waist, matrices, products, gradient, padding, mask, pooling, shift, loop, heads, scale, pe, rope, t5,
-        alibi,
+        waist, matrices, products, gradient, padding, mask, pooling, shift, loop, heads, scale, pe, rope, t5, alibi,
     )
 }  # fmt: skip
 PICTURES = ("pe", "products", "rope", "t5", "alibi")
