@@ -51,6 +51,3 @@ def test_numbers_of_the_examples(values: dict[str, notes.Values]) -> None:
     assert largest[-1] > 0.99 > 0.5 > largest_scaled[-1]
     torch.testing.assert_close(values["rope"]["turned"].norm(dim=1), torch.full((4,), 30**0.5))
     assert values["rope"]["angles"][0].item() == pytest.approx(180 / torch.pi, abs=1e-3)
-    padding = values["padding"]
-    assert padding["masked"][:, 3].tolist() == [0] * 4
-    assert padding["plain"][3].tolist() == [0.25] * 4

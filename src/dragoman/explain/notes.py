@@ -19,11 +19,11 @@ from dragoman.config import ModelConfig, PositionConfig
 from dragoman.data.collate import collate
 from dragoman.explain.picture import curve_figure, heat_figure
 from dragoman.files import included
-from dragoman.model.attention import SCORES, Attention, key_padding_mask, padding_attn_mask
+from dragoman.model.attention import SCORES, Attention
 from dragoman.model.pooling import AttentionPooling, first_token, masked_mean
 from dragoman.model.position import POSITIONS, sinusoid
 from dragoman.search.search import plain_greedy
-from dragoman.special import EOS, PAD
+from dragoman.special import EOS
 
 Values = dict[str, Any]
 
@@ -80,16 +80,6 @@ def mask() -> Values:
     before = bare(4, "dot").weights(scores[None], torch.eye(4)[None], causal=True)[0, 0]
     masked = scores.masked_fill(torch.ones(4, 4).triu(1).bool(), -math.inf)
     return {"scores": scores, "masked": masked, "before": before, "after": scores.softmax(-1).tril()}
-
-
-def padding() -> Values:
-    """Sequences of three and four words, filled with zeros (note 002)."""
-    words = torch.tensor([[1.0, 2], [1, 3], [1, 5], [8, 10]])
-    padded = torch.stack((words, words))  # (B, T, D)
-    padded[0, 3] = 0
-    mask, layer = key_padding_mask(torch.tensor([[4, 5, 6, PAD], [4, 5, 6, 7]])), bare(2)
-    masked = layer.weights(padded, padded, padding_attn_mask(mask))[0, 0]
-    return {"padded": padded, "mask": mask, "masked": masked, "plain": layer.weights(padded, padded)[0, 0]}
 
 
 def pooling() -> Values:
@@ -225,9 +215,6 @@ def titles(language: str) -> list[tuple[str, str]]:
     return re.findall(r"{% block (\w+) %}\n(.*)", template)
 
 
-EXAMPLES: dict[str, Callable[[], Values]] = {
-    each.__name__: each for each in (
-        waist, matrices, products, gradient, padding, mask, pooling, shift, loop, heads, scale, pe, rope, t5, alibi,
-    )
-}  # fmt: skip
+_ALL = (waist, matrices, products, gradient, mask, pooling, shift, loop, heads, scale, pe, rope, t5, alibi)
+EXAMPLES: dict[str, Callable[[], Values]] = {example.__name__: example for example in _ALL}
 PICTURES = ("pe", "products", "rope", "t5", "alibi")
