@@ -19,12 +19,11 @@ def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("path", nargs="*", help="bundles, or snapshots (.safetensors)")
     parser.add_argument("--run", metavar="FOLDER", help="a run whose snapshots are averaged")
-    parser.add_argument("--last", type=int, default=5, metavar="N", help="how many of them (5)")
+    parser.add_argument("--last", type=cli.positive, default=5, metavar="N", help="how many of them (5)")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="the new bundle")
     parser.add_argument("--overwrite", action="store_true", help="replace the bundle that is there")
     parser.add_argument("--half", action="store_true", help="store the weights as float16, half the size")
     args = parser.parse(argv)
-    cli.check_at_least_one(args, "last")
     if Path(args.output).exists() and not args.overwrite:
         raise UserError(f"{args.output}: exists already. Use --overwrite to replace it, or name another path")
     paths = [Path(path) for path in args.path]

@@ -26,7 +26,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a corpus that exists already")
     cli.add_translation_options(parser)
     args = parser.parse(argv)
-    cli.check_at_least_one(args, "batch")
     if not args.output.endswith(".tsv"):
         raise UserError(f"--output {args.output}: the corpus is a TSV. Name a file that ends in .tsv")
     dropped: Counter[str] = Counter()

@@ -25,11 +25,10 @@ def main(argv: list[str]) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--vectors", metavar="FILE", help="word2vec, GloVe or fastText, also .gz")
     source.add_argument("--model", metavar="FOLDER", help="a bundle, or a run that has one")
-    parser.add_argument("--most", type=int, default=200_000, metavar="N", help="the first N words of FILE (200000)")
+    parser.add_argument("--most", type=cli.positive, default=200_000, metavar="N", help="words of FILE read (200000)")
     parser.add_argument("--side", choices=("src", "tgt"), default="src", help="of the model's embeddings (src)")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="how many neighbours (10)")
+    parser.add_argument("--top", type=cli.positive, default=10, metavar="N", help="how many neighbours (10)")
     args = parser.parse(argv)
-    cli.check_at_least_one(args, "top", "most")
     from dragoman.explain.vectors import read_vectors
 
     vectors = of_model(args.model, args.side) if args.model else read_vectors(Path(args.vectors), limit=args.most)

@@ -23,11 +23,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--model", nargs="+", metavar="FOLDER", help="bundles, runs (the newest, and included models)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     parser.add_argument("--port", type=int, default=5000, help="0 takes a free one (5000)")
-    parser.add_argument("--beam", type=int, metavar="N", help="1 is greedy, several times faster (as in the bundle)")
+    parser.add_argument("--beam", type=cli.positive, metavar="N", help="1: greedy, several times faster (the bundle's)")
     parser.add_argument("--suggestions", default="runs/suggestions.jsonl", metavar="FILE", help="where corrections go")
-    parser.add_argument("--max-chars", type=int, default=50_000, metavar="N", help="characters of a request (50000)")
+    parser.add_argument("--max-chars", type=cli.positive, default=50_000, metavar="N", help="of a request (50000)")
     args = parser.parse(argv)
-    cli.check_at_least_one(args, "max-chars", "beam")
     try:
         listener = socket.create_server((args.host, args.port), backlog=2048)
     except (OSError, OverflowError) as error:

@@ -89,7 +89,8 @@ def read_space(path: Path) -> dict[str, tuple[Any, Any]]:
     try:
         for key, values in space.items():
             if isinstance(values, list):
-                distributions[key] = values[0], CategoricalDistribution(values)
+                choices = ["null" if value is None else value for value in values]  # as on the command line
+                distributions[key] = choices[0], CategoricalDistribution(choices)
             else:
                 kind = FloatDistribution if float in map(type, values.values()) else IntDistribution
                 distributions[key] = values["low"], kind(**values)

@@ -29,12 +29,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", required=True, metavar="FILE", help="the vectors, as word2vec's text")
     parser.add_argument("--overwrite", action="store_true", help="replace the file that is there")
     parser.add_argument("--kind", choices=KINDS, default="skipgram", help="skipgram (default), cbow or cbow_sum")
-    parser.add_argument("--dim", type=int, metavar="N", help="numbers per vector (model.d_model, or 256)")
-    parser.add_argument("--window", type=int, default=5, metavar="N", help="neighbours on either side (5)")
-    parser.add_argument("--epochs", type=int, default=5, metavar="N", help="passes over the sentences (5)")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="threads (1)")
+    parser.add_argument("--dim", type=cli.positive, metavar="N", help="numbers per vector (model.d_model, or 256)")
+    parser.add_argument("--window", type=cli.positive, default=5, metavar="N", help="neighbours on either side (5)")
+    parser.add_argument("--epochs", type=cli.positive, default=5, metavar="N", help="passes over the sentences (5)")
+    parser.add_argument("--workers", type=cli.positive, default=1, metavar="N", help="threads (1)")
     args, words = parser.parse_known_args(argv)
-    cli.check_at_least_one(args, "dim", "window", "epochs", "workers")
     config = compose(check_settings(words))
     from gensim.models import Word2Vec
 

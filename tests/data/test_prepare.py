@@ -1,6 +1,5 @@
 """Preparation: the cache, the fingerprint, optional corpora, splits."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,8 +138,6 @@ def test_a_run_resumes_with_the_corpora_it_was_begun_with(
     without = small(late, path)
     small(late, path, run="stopped")  # before it was trained
     (tmp_path / "run" / "metrics.json").touch()
-    older = {f"{path} train": True, f"{late.path} train": False}
-    (tmp_path / "run" / "data.json").write_text(json.dumps(older))
     write("late.tsv", [("你好", "hello")])
     assert small(late, path).fingerprint == without.fingerprint
     assert "missing when this run began" in small(late, path).notes[0]

@@ -68,7 +68,7 @@ def test_trials_are_real_runs(monkeypatch, tmp_path, capsys):
     pytest.importorskip("optuna")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(progress.LOGGERS, "sweep", None)
-    (tmp_path / "space.yaml").write_text("training.lr: [1e-3, 3e-3]\n")
+    (tmp_path / "space.yaml").write_text("training.lr: [1e-3, 3e-3]\ntrainer.max_time: [null]\n")
     words = "experiment=smoke training.monitor=loss trainer.max_steps=4 trainer.validate_every=2"
     main = runpy.run_path(str(SCRIPTS / "sweep.py"))["main"]
     assert main([*words.split(), "--space", "space.yaml", "--trials", "2"]) == 0

@@ -89,12 +89,12 @@ def add_translation_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", default="auto", metavar="NAME", help=engines)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
     parser.add_argument("--direction", metavar="SRC_TGT", help="e.g. zh_en (default: by the input's script)")
-    parser.add_argument("--batch", type=int, default=4096, metavar="N", help="pieces per batch (4096)")
+    parser.add_argument("--batch", type=positive, default=4096, metavar="N", help="pieces per batch (4096)")
     group = parser.add_argument_group("search (default: the settings of the model)")
     kind = group.add_mutually_exclusive_group()
     kind.add_argument("--sample", action="store_true", help="sample from the model's distribution")
     kind.add_argument("--beam", dest="beam_size", type=int, metavar="N", help="beam search with N beams; 1 is greedy")
-    group.add_argument("--n-best", type=int, metavar="N", help="N translations of each line, best first (1)")
+    group.add_argument("--n-best", type=positive, metavar="N", help="N translations of each line, best first (1)")
     group.add_argument("--length-penalty", type=float, metavar="X", help="divide scores by length^X")
     group.add_argument("--temperature", type=float, metavar="X", help="with --sample: above 1 is more random (1)")
     group.add_argument("--top-k", type=int, metavar="N", help="with --sample: keep the N most probable pieces")
@@ -102,12 +102,11 @@ def add_translation_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, metavar="N", help="with --sample: random seed (1)")
 
 
-def check_at_least_one(args: argparse.Namespace, *options: str) -> None:
-    """Raise UserError for an option that is given and smaller than 1."""
-    for option in options:
-        value = getattr(args, option.replace("-", "_"))
-        if value is not None and value < 1:
-            raise UserError(f"--{option} {value}: must be at least 1")
+def positive(text: str) -> int:
+    """Type of an option: an integer of at least 1."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
 
 
 def search_config(args: argparse.Namespace, default: SearchConfig) -> SearchConfig:

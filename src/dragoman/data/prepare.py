@@ -104,8 +104,6 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
     # Before the run has metrics nothing is trained, and a corpus that was missing may be found now.
     has_begun = record.with_name("metrics.json").exists() and record.exists()
     used = json.loads(record.read_bytes()) if has_begun else []
-    if isinstance(used, dict):  # of an older run: label and split -> whether it was found
-        used = [name.rpartition(" ")[0] for name, found in used.items() if found]
     corpora, notes = list[Corpus](), list[str]()
     for corpus in config.corpora:
         try:

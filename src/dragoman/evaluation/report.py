@@ -45,9 +45,6 @@ def read(run: Path) -> dict[str, Any]:
         pairs, scores = of_evaluation(path.parent).pairs, read_json(path)["scores"]
         tests.append({"name": path.parent.name, "pairs": pairs, "scores": scores})
     cleaning = read_json(run / "cleaning.json")
-    if "read" in cleaning:  # of an older run
-        counts = {name: cleaning[name] for name in ("read", "repaired", "kept")}
-        cleaning = {split: {name: each.get(split, 0) for name, each in counts.items()} for split in cleaning["read"]}
     return {"metrics": metrics, "config": config, "tests": tests, "rows": rows, "cleaning": cleaning}
 
 
