@@ -89,8 +89,7 @@ def run_challenge(args: argparse.Namespace, translator: Translator, folder: Path
     direction = args.direction or str(translator.bundle.directions[0])
     path = Path(args.challenge) if args.challenge else included(f"data/challenge/{direction}.tsv")
     output = Path(args.output) if args.output else folder / f"challenge-{path.stem}"
-    search = cli.search_config(args, translator.bundle.search)
-    passed = challenge(translator, path, output, search, direction=direction)
+    passed = challenge(translator, path, output, cli.search_config(args, translator.bundle.search), direction=direction)
     table = Table("phenomenon", "passed", "sentences", "share", title=f"{path.stem} challenge set")
     for name, (right, every) in passed.items():
         table.add_row(name, str(right), str(every), f"{right / every:.0%}", end_section=name == list(passed)[-2])

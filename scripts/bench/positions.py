@@ -27,8 +27,7 @@ from dragoman.translation.engine import translate_ids
 
 SYMBOLS = range(EOS + 1, EOS + 31)  # thirty ids, after the special ones
 LONGEST = 20  # in training
-LENGTHS = (20, 25, 40, 80)  # in testing
-N_TESTS = 200  # of each length
+LENGTHS, N_TESTS = (20, 25, 40, 80), 200  # in testing, and the strings of each
 POSITIONS = LENGTHS[-1] + 2  # size of position tables: with <BOS> or <EOS>, and one symbol too many
 FOLDER, SEEDS = RESULTS / "positions", (1, 2, 3)
 STEPS, N_SENTENCES = 1500, 64  # training steps, strings in a batch

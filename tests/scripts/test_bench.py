@@ -192,9 +192,11 @@ def test_only_missing_trials_are_measured(tmp_path: Path) -> None:
 
 def test_choices_are_compared_with_the_baseline() -> None:
     bleus = {"baseline": (7.0, 7.2, 7.4), "norm_post": (3.0, 3.1, 3.2), "score_dot": (7.1, 7.2, 7.6)}
+    bleus |= {"recipe": (30.0, 30.2, 30.4), "recipe_ema": (28.0, 28.1, 28.2)}
     scores = {f"{row}-{n}": {"score": x, "signature": "s"} for row, v in bleus.items() for n, x in enumerate(v, 1)}
     assert "| `model.norm=post` | 3.10 ± 0.10 | -4.10 | worse | 3 |" in choices.table(scores)
     assert "| `model.score=dot` | 7.30 ± 0.26 | +0.10 | noise | 3 |" in choices.table(scores)
+    assert "| `training.ema=0` | 28.10 ± 0.10 | -2.10 | worse | 3 |" in choices.table(scores)
 
 
 def test_costs_of_a_model_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
