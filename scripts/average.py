@@ -7,7 +7,9 @@ bundle, or the first bundle named. The mean of neighbouring checkpoints often tr
 
 import sys
 from pathlib import Path
-from typing import Any
+
+import torch
+from torch import Tensor
 
 from dragoman import bundle
 from dragoman.commands import cli
@@ -23,7 +25,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", required=True, metavar="FOLDER", help="the new bundle")
     parser.add_argument("--overwrite", action="store_true", help="replace the bundle that is there")
     parser.add_argument("--half", action="store_true", help="store the weights as float16, half the size")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     if Path(args.output).exists() and not args.overwrite:
         raise UserError(f"{args.output}: exists already. Use --overwrite to replace it, or name another path")
     paths = [Path(path) for path in args.path]
@@ -35,9 +37,12 @@ def main(argv: list[str]) -> None:
     if source is None:
         raise UserError(f"{paths[0]}: no configuration there. Name its run with --run, or a bundle")
     result = bundle.load(source)
-    mean = bundle.average(map(weights, paths))
-    if {n: t.shape for n, t in mean.items()} != {n: p.shape for n, p in result.model.named_parameters()}:
-        raise UserError(f"{paths[0]}: of another model than {source}. Use files of one run")
+    shapes = {name: tensor.shape for name, tensor in result.model.named_parameters()}
+    checkpoints = {path: weights(path) for path in paths}
+    for path, tensors in checkpoints.items():
+        if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+            raise UserError(f"{path}: of another model than {source}. Use files of one run")
+    mean = {name: torch.stack([each[name].double() for each in checkpoints.values()]).mean(0) for name in shapes}
     result.model.load_state_dict(mean, strict=False)  # tied parameters appear under their first name
     if paths != [Path(source)]:
         result.meta.pop("validation", None)  # the scores of other weights
@@ -46,13 +51,13 @@ def main(argv: list[str]) -> None:
     print(f"the mean of {len(paths)}: {args.output}")
 
 
-def weights(path: Path) -> dict[str, Any]:
+def weights(path: Path) -> dict[str, Tensor]:
     """Return the parameters (tensors) of a bundle or a snapshot."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if path.is_dir():
-        return dict(bundle.load(path).model.named_parameters())
+        return dict(bundle.load(path).model.requires_grad_(False).named_parameters())
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

@@ -25,7 +25,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", metavar="FILE.tsv", default="synthetic.tsv", help="the corpus (synthetic.tsv)")
     parser.add_argument("--overwrite", action="store_true", help="replace a corpus that exists already")
     cli.add_translation_options(parser)
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     if not args.output.endswith(".tsv"):
         raise UserError(f"--output {args.output}: the corpus is a TSV. Name a file that ends in .tsv")
     dropped: Counter[str] = Counter()

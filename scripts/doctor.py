@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
     parser.add_argument("--output", metavar="FILE.html", help="the report (default: doctor_CORPUS.html)")
     parser.add_argument("--overwrite", action="store_true", help="replace reports that exist already")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     if not args.corpora and not args.src_path:
         raise UserError("CORPUS: missing. Name a corpus, or two aligned files by --src-path and --tgt-path")
     columns = {"name": args.name, "src_column": args.src_column, "tgt_column": args.tgt_column}

@@ -4,26 +4,35 @@ BLEU, chrF and TER with their signatures: on the test split of the model's run; 
 plain files with --src and --ref (once per reference file). The hypotheses are saved beside the scores. A model of
 both directions is measured in one at a time: --direction zh_en. --challenge counts the challenge sentences
 (data/challenge) that a model translates correctly, by phenomenon. --warnings counts the warnings of translate.py on the
-sources as they are and damaged, and writes the table into the model card.
+sources as they are and damaged, and writes the table into the model card: a damaged source should have one; for a good
+source it is a false alarm, unless the translation is bad.
 """
 
 import argparse
+import random
+import re
 import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from dragoman.bundle import add_to_card, evaluations, locate
+from dragoman import files
+from dragoman.bundle import CARD, evaluations, locate
 from dragoman.commands import cli
 from dragoman.config import CorpusConfig
+from dragoman.data.cleaning import converter
 from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
-from dragoman.evaluation.scores import challenge, evaluate, warning_table
+from dragoman.evaluation.scores import challenge, evaluate
 from dragoman.files import included
 from dragoman.languages import Direction
+from dragoman.translation.lines import KINDS, Translation, kind_of
 from dragoman.translation.translator import Translator
 
 
@@ -46,7 +55,7 @@ def main(argv: list[str]) -> None:
         return
     name, pairs, direction = test_set_of(args, translator, folder.parent)
     if args.script:
-        name, pairs = f"{name}-{args.script}", testsets.in_script(pairs, args.script, direction)
+        name, pairs = f"{name}-{args.script}", in_script(pairs, args.script, direction)
     suffix = f"-{direction}" if len(translator.bundle.directions) > 1 else ""
     output = Path(args.output) if args.output else evaluations(folder) / f"{name}{suffix}"
     search = cli.search_config(args, translator.bundle.search)
@@ -54,8 +63,8 @@ def main(argv: list[str]) -> None:
         with cli.progress_bar(None) as progress:
             settings = {"direction": str(direction), "batch_tokens": args.batch, "progress": progress}
             text = warning_table(partial(translator.stream, search=search, **settings), pairs)
-        add_to_card(folder, f"Warnings, {direction}, {name}", text)
-        print(f"{text}\n\nThe table is in the model card: {folder / 'README.md'}")
+        add_to_card(folder / CARD, f"Warnings, {direction}, {name}", text)
+        print(f"{text}\n\nThe table is in the model card: {folder / CARD}")
         return
     with cli.progress_bar(len(pairs)) as progress:
         settings = {"name": name, "direction": direction, "batch_tokens": args.batch, "progress": progress}
@@ -76,7 +85,7 @@ def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
     parser.add_argument("--src", metavar="FILE", help="plain lines to translate")
     parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     if bool(args.src) != bool(args.ref):
         raise UserError("--src, --ref: one is missing. Give lines to translate, and their references")
     if args.src and args.corpus:
@@ -113,6 +122,46 @@ def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> 
     corpus = CorpusConfig(path=args.corpus, name=args.name)
     pairs = testsets.of_corpus(corpus, args.split, direction, directions[0], args.root)
     return f"{corpus.part}-{args.split}", pairs, direction
+
+
+def in_script(pairs: Sequence[Pair], script: str, direction: Direction) -> list[Pair]:
+    """Convert the Chinese of a test set to hans or hant."""
+    src, tgt = (converter(script, language) for language in direction)
+    return [Pair(src(pair.src), tgt(pair.tgt), tuple(map(tgt, pair.references)), pair.corpus) for pair in pairs]
+
+
+def warning_table(translate: Callable[[Iterable[str]], Iterable[Translation]], pairs: Sequence[Pair]) -> str:
+    """Return a table: percentage of lines with any, and each, warning.
+
+    Its rows are the sources as they are, and damaged in four ways.
+    """
+    rng, sources, kinds = random.Random(1), [pair.src for pair in pairs], ["any", *KINDS]
+    inputs = {
+        "good": sources,
+        "shuffled characters": ["".join(rng.sample(text, len(text))) for text in sources],
+        "wrong language": [pair.tgt for pair in pairs],
+        "twenty times the same": [text * 20 for text in sources],
+        # Hardly any corpus has characters of CJK Extension A.
+        "unseen characters": [
+            "".join(c if n % 2 else chr(rng.randrange(0x3400, 0x4DC0)) for n, c in enumerate(text)) for text in sources
+        ],
+    }
+    rows = [["input", *kinds], ["---", *("---:" for _ in kinds)]]
+    results = iter(translate(chain(*inputs.values())))
+    for name in inputs:
+        counts = Counter[str]()
+        for result in islice(results, len(pairs)):
+            counts.update({"any", *map(kind_of, result.warnings)} if result.warnings else ())
+        rows.append([name, *(f"{100 * counts[kind] / len(pairs):.1f}" for kind in kinds)])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"Percentage of lines with a warning, for {len(pairs):,} sentences as they are, and damaged:\n\n{table}"
+
+
+def add_to_card(path: Path, title: str, text: str) -> None:
+    """Add the section of this title to a model card, or replace it."""
+    others = re.sub(rf"(?ms)^## {re.escape(title)}\n.*?(?=^## |\Z)", "", path.read_text("utf-8"))
+    before, licence, after = others.partition("\n## Licence")
+    files.write(path, f"{before}\n## {title}\n\n{text}\n{licence}{after}".encode())
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--sentences", metavar="FILE", help="lines that both must translate alike")
     parser.add_argument("--push", metavar="REPO", help="with --to huggingface: upload to OWNER/NAME on the hub")
     parser.add_argument("--dry-run", action="store_true", help="with --push: only show what would be sent")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     check_choice("--to", args.to, FORMATS)
     if (args.push or args.dry_run) and not (args.push and args.to == "huggingface"):
         raise UserError("--push: only with --to huggingface, and --dry-run only with --push. Add what is missing")

@@ -28,24 +28,18 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--most", type=cli.positive, default=200_000, metavar="N", help="words of FILE read (200000)")
     parser.add_argument("--side", choices=("src", "tgt"), default="src", help="of the model's embeddings (src)")
     parser.add_argument("--top", type=cli.positive, default=10, metavar="N", help="how many neighbours (10)")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     from dragoman.explain.vectors import read_vectors
 
     vectors = of_model(args.model, args.side) if args.model else read_vectors(Path(args.vectors), limit=args.most)
-    terms = parse(" ".join(args.words).split())
-    query = [(find(word, vectors.key_to_index, args.vectors or args.model), sign) for sign, word in terms]
+    query, sign = list[tuple[str, float]](), 1.0
+    for word in " ".join(args.words).split():
+        if word not in SIGNS:
+            query.append((find(word, vectors.key_to_index, args.vectors or args.model), sign))
+        sign = SIGNS.get(word, 1.0)
     print(" ".join(f"{'+' if sign > 0 else '-'} {word}" for word, sign in query).removeprefix("+ "))
     for word, cosine in vectors.most_similar(positive=query, topn=args.top):
         print(f"{cosine:7.3f}  {word}")
-
-
-def parse(words: list[str]) -> list[tuple[float, str]]:
-    """['king', '-', 'man'] -> [(1.0, 'king'), (-1.0, 'man')]; a sign may be first."""
-    try:
-        words = words if words[0] in SIGNS else ["+", *words]
-        return [(SIGNS[sign], name) for sign, name in zip(words[::2], words[1::2], strict=True)]
-    except (IndexError, KeyError, ValueError):
-        raise UserError("WORD: not a word, or words with + or - between them. Write e.g. king - man + woman") from None
 
 
 def of_model(folder: str, side: str) -> Any:

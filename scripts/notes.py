@@ -20,7 +20,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--language", default="en", metavar="CODE", help="zh or en (default: en)")
     parser.add_argument("--out", metavar="FILE", help="a .html page, or a .png picture of one example")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists already")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     check_choice("--language", args.language, ("zh", "en"))
     from dragoman.explain.notes import EXAMPLES, PICTURES, titles
     from dragoman.explain.page import render

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--html", metavar="FILE", help="write to this file (one run: default RUN/report.html)")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     parser.add_argument("--levels", nargs="+", type=float, default=[20, 30, 35], help="of validation BLEU (20 30 35)")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     runs = list(dict.fromkeys(map(Path, args.runs)))
     is_one, target = len(runs) == 1, args.html
     content = page(runs[0], args.language) if is_one else table(runs, args.levels)

@@ -26,20 +26,18 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--beam", type=cli.positive, metavar="N", help="1: greedy, several times faster (the bundle's)")
     parser.add_argument("--suggestions", default="runs/suggestions.jsonl", metavar="FILE", help="where corrections go")
     parser.add_argument("--max-chars", type=cli.positive, default=50_000, metavar="N", help="of a request (50000)")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     try:
         listener = socket.create_server((args.host, args.port), backlog=2048)
     except (OSError, OverflowError) as error:
         raise UserError(f"--port {args.port}: cannot listen on {args.host} ({error}). Name another port") from None
     # Connections inherit it; without it, answers wait. asyncio sets it only on sockets that it made.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        import uvicorn
+    import uvicorn
 
-        from dragoman.serve.app import create_app
-        from dragoman.serve.models import Model, watch
-    except ImportError as error:
-        raise UserError(f"{error.name}: not installed. Run `pip install 'dragoman[serve]'`") from None
+    from dragoman.serve.app import create_app
+    from dragoman.serve.models import Model, watch
+
     folders = [Path(folder) for folder in args.model or [newest(Path("runs"), lambda direction: True)]]
     if not args.model:
         known = set(load_info(folders[0]).directions)

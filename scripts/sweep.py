@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from rich.console import Console
 
-from compare import grid
 from dragoman.commands import cli
 from dragoman.commands.train import check_settings
 from dragoman.compose import compose
@@ -74,7 +72,9 @@ def main(argv: list[str]) -> None:
             study.tell(trial, state=TrialState.PRUNED if is_pruned else TrialState.FAIL)
         else:
             study.tell(trial, score)
-    show(study, monitor)
+    table = study.trials_dataframe(("number", "state", "value", "params"))
+    table = table.rename(columns=lambda name: monitor if name == "value" else name.removeprefix("params_"))
+    print(table.to_string(index=False, float_format="%.4g"))
     if study.get_trials(states=[TrialState.COMPLETE]):
         best = [*base, *(f"{key}={value}" for key, value in study.best_params.items()), f"name={config.name}-best"]
         print(f"the best: python train.py {shlex.join(best)}")
@@ -85,7 +85,7 @@ def read_space(path: Path) -> dict[str, tuple[Any, Any]]:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     space: Any = OmegaConf.to_container(OmegaConf.load(path))  # PyYAML would read 1e-4 as text
-    distributions = {}
+    distributions: dict[str, tuple[Any, Any]] = {}
     try:
         for key, values in space.items():
             if isinstance(values, list):
@@ -122,16 +122,6 @@ def train(trial: Any, settings: list[str], monitor: str) -> float:
     except Stopped as stopped:
         sys.exit(128 + stopped.signum)
     return json.loads((bundle.parent / "metrics.json").read_text(encoding="utf-8"))["best"][monitor]
-
-
-def show(study: Any, monitor: str) -> None:
-    """Print a table of all trials."""
-    rows = []
-    for trial in study.trials:
-        value = "" if trial.value is None else f"{trial.value:.3f}"
-        rows.append({"trial": str(trial.number), "state": trial.state.name.lower(), monitor: value})
-        rows[-1] |= {key: f"{v:.4g}" if isinstance(v, float) else str(v) for key, v in sorted(trial.params.items())}
-    Console().print(grid(rows))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--input", required=True, metavar="FILE", help="label, tab, sentence")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     rows = []
     for number, text in enumerate(cli.read_lines(args.input), 1):
         if text.strip() and text[0] != "#":

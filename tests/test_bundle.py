@@ -249,18 +249,3 @@ def test_a_bundle_is_found_between_two_renames(bundle: Bundle, tmp_path: Path) -
     bundles.save(bundle, previous)
     assert bundles.load(tmp_path / "run" / "bundle").meta["name"] == "golden"
     assert bundles.newest(tmp_path, lambda known: True) == previous
-
-
-def test_the_average_is_the_mean_in_float32(bundle: Bundle) -> None:
-    state = dict(bundle.model.named_parameters())
-    for name, tensor in bundles.average([state, state, state]).items():
-        assert torch.equal(tensor, state[name])
-    half, single = {"a": torch.tensor([1.0], dtype=torch.float16)}, {"a": torch.tensor([4.0])}
-    mean = bundles.average(iter([half, single]))
-    assert (mean["a"].item(), mean["a"].dtype) == (2.5, torch.float32)
-
-
-def test_different_models_have_no_average() -> None:
-    for other in ({"b": torch.zeros(1)}, {"a": torch.zeros(2)}):
-        with pytest.raises(UserError, match="number 2"):
-            bundles.average([{"a": torch.zeros(1)}, other])

@@ -73,7 +73,7 @@ VARIANTS = (
 
 @command
 def main(argv: list[str]) -> None:
-    Parser(__doc__).parse(argv)
+    Parser(__doc__).parse_args(argv)
     results = measure_missing(FOLDER, VARIANTS, measure)
     records = {name: results[name] for name in VARIANTS}
     text = table(records)

@@ -54,7 +54,7 @@ ROWS = {
 def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--only", nargs="+", default=list(ROWS), choices=ROWS, help="rows (all)")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     # Every row has its first seed before any has its second.
     records = measure_missing(FOLDER, [f"{row}-{seed}" for seed in SEEDS for row in args.only], measure)
     files.write(FOLDER / "table.md", table(records).encode())

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES, help="(all four)")
     parser.add_argument("--seconds", type=float, default=10, metavar="S", help="longest run; a longer one is cut (10)")
     add_options(parser, DECODERS)
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     if (home := os.environ.get("BENCH_HOME")) is None:
         raise UserError("BENCH_HOME is not set: without shared weights nothing can be compared (scripts/README.md)")
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
@@ -64,7 +64,6 @@ def page(runs: list[Record]) -> str:
                 "BLEU": lambda runs: f"{runs[-1]['bleu']:.2f}",
                 "same sentences": partial(same, of_case[0].get("texts", [])),
                 "sentences": lambda runs: f"{runs[-1]['sentences']:,}",
-                "load s": lambda runs: f"{statistics.median(run['load_s'] for run in runs):.2f}",
             }
             text += f"\n### {title}\n\n" + comparison(of_case, "sentences/s", lambda run: [run["sent_s"]], columns)
     return text

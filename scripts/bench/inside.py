@@ -44,7 +44,7 @@ WORDS = """
 def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--model", nargs="+", required=True, metavar="FOLDER", help="bundles, or runs that have one")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     models = [(Path(folder).name, bundles.load(folder)) for folder in args.model]
     for name, bundle in models:
         if {bundle.src, bundle.tgt} != {"zh", "en"}:

@@ -27,7 +27,7 @@ def main(argv: list[str]) -> None:
     table = {line.split("\t")[0]: line.split("\t")[1:] for line in lines if line and line[0] != "#"}
     parser = Parser(__doc__)
     parser.add_argument("--only", nargs="+", default=list(table), choices=table, metavar="NAME", help="mutants (all)")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     dead = json.loads(RESULTS.read_bytes()) if RESULTS.exists() else {}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as folder:

@@ -43,7 +43,7 @@ SCHEMES: dict[str, Record] = {
 def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--only", nargs="+", default=list(SCHEMES), choices=SCHEMES, help="schemes (all)")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     # So small a model is no faster with a second thread.
     torch.set_num_threads(1)
     # Seeds in the outer loop: an interrupted benchmark has files of every scheme.

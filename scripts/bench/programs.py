@@ -19,7 +19,7 @@ from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
-from tables import FOLDER, Record, seconds_of_others
+from tables import FOLDER, Record
 
 from dragoman import files
 from dragoman.data.text import lines as read_lines
@@ -42,7 +42,6 @@ DECODERS = _TOOLKITS | {
 }
 ROOT = Path(__file__).resolve().parents[2]
 THREADS = os.cpu_count() or 1
-NOISE = 0.04  # a run is noisy if other processes used this share of the machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +131,8 @@ def compare(
 def run(program: Program, timeout: float) -> Record:
     """Run a program; return its last line of JSON. Raises UserError if there is none."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "BENCH_THREADS", "CT2_INTER"), str(THREADS))
-    # BENCH_OUT is the file to which a peer appends its results. Peers measure noise as well; here all have one rule.
-    begin, others = time.time(), seconds_of_others()
-    shared = {"BENCH_START": str(begin), "BENCH_OUT": os.devnull, "BENCH_NOISE": "9"}
+    # BENCH_OUT is the file to which a peer appends its results. Peers repeat noisy runs, unless BENCH_NOISE is high.
+    shared = {"BENCH_START": str(time.time()), "BENCH_OUT": os.devnull, "BENCH_NOISE": "9"}
     variables = {**os.environ, **threads, **shared, **program.environment}
     if program.command[0] != sys.executable:
         variables.pop("PYTHONPATH", None)
@@ -144,9 +142,8 @@ def run(program: Program, timeout: float) -> Record:
         done = subprocess.run(program.command, env=variables, timeout=timeout, check=False, errors="replace", **streams)
     except subprocess.TimeoutExpired:
         raise UserError(f"{program.name}: did not end within {timeout:.0f} seconds") from None
-    noise = (seconds_of_others() - others) / (time.time() - begin) / THREADS
     lines = done.stdout.strip().splitlines() or ["none"]
     for line in reversed(lines):
         with contextlib.suppress(ValueError):
-            return json.loads(line[line.index("{") :]) | {"noisy": noise >= NOISE}
+            return json.loads(line[line.index("{") :])
     raise UserError(f"{program.name}: ended without figures. Its last line: {lines[-1]}")

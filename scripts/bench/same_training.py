@@ -38,7 +38,7 @@ Losses = list[float]  # nats per target token, with label smoothing, of each ste
 
 @command
 def main(argv: list[str]) -> None:
-    Parser(__doc__).parse(argv)
+    Parser(__doc__).parse_args(argv)
     # Small batches, for many steps; a warm-up that a few hundred steps leave behind.
     overrides = ["data.max_tokens=1024", "training.lr=1e-3", "training.warmup_steps=100"]
     settings = Settings(precision="32", overrides=overrides)

@@ -24,18 +24,16 @@ from torch.utils.benchmark import Timer
 
 from dragoman.commands.cli import Parser, command
 from dragoman.compose import compose
-from dragoman.config import CorpusConfig, SearchConfig
+from dragoman.config import CorpusConfig
 from dragoman.data.collate import collate
 from dragoman.data.datamodule import TranslationData
 from dragoman.data.readers import find
 from dragoman.explain.cost import count_flops
 from dragoman.model.transformer import Transformer
-from dragoman.special import EOS
 from dragoman.training.module import projected_loss
 from dragoman.training.run import configure_memory
-from dragoman.translation.engine import translate_ids
 
-VOCABULARY, N_DECODED = 8_000, 16
+VOCABULARY = 8_000
 SECONDS = 3.0  # so long training steps, and reading batches, are timed at least
 SWEEPS: dict[str, list[Record]] = {
     "length": [{"size": "small", "length": n, "tokens": 4096} for n in (16, 32, 64, 128, 256, 512)],
@@ -50,7 +48,7 @@ def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--only", nargs="+", default=list(SWEEPS), choices=SWEEPS, help="(all)")
     parser.add_argument("--corpus", default="data/phrasebook/composed", help="a corpus to prepare (%(default)s)")
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     print(f"{machine()}, fp32")
     for name in args.only:
         measure: Callable[..., Record] = partial(prepare, args.corpus) if name == "corpus" else train
@@ -96,14 +94,13 @@ def prepare(corpus: str, chunks: int | None, workers: int) -> Record:
 
 
 def train(size: str, length: int, tokens: int) -> Record:
-    """Time a training step and a translation, for sentences of one length."""
+    """Time a training step, for sentences of one length."""
     configure_memory()
     sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY}
     rows, config = tokens // length, compose([f"model={size}", "recipe=none"]).model
     batch = collate(sentences(rows, length - 1), sentences(rows, length - 1))
     before, model = peak_mb(), Transformer(config, **sizes).train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    search = SearchConfig(kind="greedy", max_length_a=1.0, max_length_b=1)
 
     def step() -> None:
         optimizer.zero_grad()  # before the forward pass, as in training/module.py
@@ -114,14 +111,8 @@ def train(size: str, length: int, tokens: int) -> Record:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
-    def decode() -> None:
-        translate_ids(model, sentences(N_DECODED, length - 1), search, batch_tokens=N_DECODED * length)
-
-    timers = [Timer("f()", globals={"f": f}, num_threads=torch.get_num_threads()) for f in (step, decode)]
-    seconds = timers[0].blocked_autorange(min_run_time=SECONDS).median
-    memory = peak_mb() - before
-    with torch.no_grad():
-        model.eval().projection.weight[EOS] = 0  # translations end at their maximum length
+    timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
+    seconds = timer.blocked_autorange(min_run_time=SECONDS).median
     flops = sum(count_flops(model, rows, length, length, rows * length).values())
     return {
         "model": size,
@@ -129,8 +120,7 @@ def train(size: str, length: int, tokens: int) -> Record:
         "tokens in a batch": tokens,
         "million operations a token": flops / batch.n_tokens / 1e6,
         "training, ms a token": 1000 * seconds / batch.n_tokens,
-        "memory, MB": memory,
-        f"translating {N_DECODED}, s": timers[1].timeit(1).median,
+        "memory, MB": peak_mb() - before,
     }
 
 

@@ -6,7 +6,6 @@ import platform
 import re
 import resource
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,16 +26,6 @@ def machine() -> str:
     return f"{cpu}; {platform.system()}, Python {platform.python_version()}"
 
 
-def seconds_of_others() -> float:
-    """CPU seconds that processes other than this one and its children used so far."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return 0.0
-    fields = [int(field) for field in stat.read_text().split("\n", 1)[0].split()[1:9]]
-    busy = (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # without idle and iowait
-    return busy - sum(os.times()[:4])
-
-
 def phrasebook(split: str) -> list[dict[str, str]]:
     """The written pairs of the included corpus, {"zh": ..., "en": ...}."""
     path = files.included("data/phrasebook/written") / f"{split}.jsonl.gz"
@@ -46,7 +35,7 @@ def phrasebook(split: str) -> list[dict[str, str]]:
 def peak_mb() -> int:
     """Peak memory of this process and its children, in megabytes."""
     peaks = [resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return round(sum(peaks) / (2**20 if sys.platform == "darwin" else 2**10))
+    return round(sum(peaks) / 1024)
 
 
 def measure_missing(folder: Path, names: Iterable[str], measure: Callable[[str], Record]) -> dict[str, Record]:
@@ -75,7 +64,7 @@ def comparison(runs: Iterable[Record], unit: str, speeds_of: Callable[[Record], 
     columns = {
         **columns,
         "peak MB": lambda runs: f"{max(run['peak_rss_mb'] for run in runs):,}",
-        "rounds": lambda runs: f"{len(runs)}" + ", **noisy**" * any(run["noisy"] for run in runs),
+        "rounds": lambda runs: str(len(runs)),
     }
     rows = []
     for name in sorted(groups, key=medians.__getitem__, reverse=True):

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     add("--precision", nargs="+", default=["auto"], choices=("32", "bf16", "auto"), help="of Dragoman (auto)")
     add("--window", type=float, default=20, metavar="S", help="seconds of a window (20)")
     add_options(parser, TRAINERS)
-    args = parser.parse(argv)
+    args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
         home = os.environ.get("BENCH_HOME")
         if home:

@@ -17,8 +17,7 @@ imported only where weights are read or written.
 
 import json
 import logging
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -83,14 +82,6 @@ def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
         for name, tensor in bundle.model.named_parameters()
     }
     files.replace_folder(folder, lambda new: _fill(new, bundle, tensors))
-
-
-def add_to_card(folder: Path, title: str, text: str) -> None:
-    """Add the section of this title to the model card, or replace it."""
-    path = locate(folder) / CARD
-    others = re.sub(rf"(?ms)^## {re.escape(title)}\n.*?(?=^## |\Z)", "", path.read_text("utf-8"))
-    before, licence, after = others.partition("\n## Licence")
-    files.write(path, f"{before}\n## {title}\n\n{text}\n{licence}{after}".encode())
 
 
 def load(folder: Path | str, device: Any = "cpu") -> Bundle:
@@ -216,16 +207,6 @@ def from_json(kind: type[Any], value: Any, where: str) -> Any:
         return kind(**values)
     except (TypeError, UserError) as error:  # a field is missing, or its value is not allowed
         raise UserError(f"{where}: {error}") from error
-
-
-def average(state_dicts: Iterable[Mapping[str, "Tensor"]]) -> dict[str, "Tensor"]:
-    """Average checkpoints: float32 means of tensors (Vaswani et al. 2017, 6.1)."""
-    sums: dict[str, Tensor] = {}
-    for count, state in enumerate(state_dicts, 1):
-        if sums and {n: t.shape for n, t in state.items()} != {n: t.shape for n, t in sums.items()}:
-            raise UserError(f"average: number {count} differs from the first in names or shapes. Use files of one run")
-        sums = {name: sums.get(name, 0) + tensor.detach().cpu().double() for name, tensor in state.items()}
-    return {name: (total / count).float() for name, total in sums.items()}
 
 
 def _fill(folder: Path, bundle: Bundle, tensors: dict[str, "Tensor"]) -> None:

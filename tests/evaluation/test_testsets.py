@@ -1,6 +1,7 @@
 """Test sets from a run, a corpus, and files."""
 
 import json
+import runpy
 import shutil
 from pathlib import Path
 
@@ -48,8 +49,9 @@ def test_a_tsv_without_a_header_serves_both_directions(tmp_path: Path) -> None:
 
 def test_a_set_is_converted_to_the_other_script(corpus: CorpusConfig) -> None:
     pytest.importorskip("opencc")
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "evaluate.py"))
     pairs = testsets.of_corpus(corpus, "test", ZH_EN, ZH_EN, None)
-    converted = testsets.in_script(pairs, "hant", ZH_EN)
+    converted = script["in_script"](pairs, "hant", ZH_EN)
     assert [pair.src for pair in converted] == ["好久不見。", "我愛你。", "謝謝。"]
     assert [pair.references for pair in converted] == [pair.references for pair in pairs]
 

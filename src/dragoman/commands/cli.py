@@ -45,8 +45,6 @@ class Parser(argparse.ArgumentParser):
             argcomplete.autocomplete(self)
         return super().parse_known_args(args, namespace)
 
-    parse = argparse.ArgumentParser.parse_args
-
 
 def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
     """Turn `main(argv)` into a program that returns its exit code.

@@ -33,7 +33,6 @@ DUPLICATE, UNEQUAL, LEAK = "exact duplicate", "length ratio", "in validation or 
 SYNTHETIC_TARGET = "synthetic target"
 SHARED = "shares a sentence with a split taken from train"
 
-
 # Split -> counts of its pairs: those of COUNTS, and one for each reason to drop a pair.
 COUNTS = ["read", "repaired", "kept"]
 Report = dict[str, Counter[str]]

@@ -25,8 +25,7 @@ from dragoman.special import BOS, EOS, PAD
 
 # Epoch 0 begins with this number of longest batches; with more ranks, with one for each.
 _LONGEST_FIRST = 8
-# The ids of a sentence.
-Ids = Sequence[int] | np.ndarray
+Ids = Sequence[int] | np.ndarray  # of a sentence
 
 
 @dataclass(kw_only=True)

@@ -41,9 +41,6 @@ _ANY_DEFECT = re.compile(f"[{''.join(DEFECTS.values())}]")
 # Minimum number of lines that are not UTF-8 to judge the encoding of a file.
 _FEW = 10
 
-# A sentence without outer white space, and the white space after it.
-Part = tuple[str, str]
-
 _LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 # Marks, closing characters and white space; or line breaks. Possessive quantifiers prevent backtracking.
 _BOUNDARY = re.compile(
@@ -130,8 +127,8 @@ def check_aligned(src: Path, tgt: Path) -> None:
         )
 
 
-def split_sentences(text: str, max_chars: int | None = None) -> list[Part]:
-    """Return the sentences of a text, each with the white space after it.
+def split_sentences(text: str, max_chars: int | None = None) -> list[tuple[str, str]]:
+    """Return the sentences of a text, stripped, each with the white space after it.
 
     Line breaks always end a sentence. Leading white space follows a first, empty sentence. With `max_chars`, longer
     sentences are split further: after a comma, else between words, else anywhere.
@@ -182,7 +179,7 @@ def _is_abbreviation(text: str, start: int, dot: int) -> bool:
     return _BEFORE_NUMBER.search(before) is not None and _next_visible(text, dot + 1).isdigit()
 
 
-def _shorten(text: str, max_chars: int | None) -> list[Part]:
+def _shorten(text: str, max_chars: int | None) -> list[tuple[str, str]]:
     """Split a sentence, with the white space after it, into parts of `max_chars`."""
     parts, sentence = [], text.rstrip()
     while max_chars and len(sentence) > max_chars:

@@ -1,18 +1,16 @@
-"""Scores of a bundle on a test set, comparison of systems, and rates of warnings.
+"""Scores of a bundle on a test set, and comparison of systems.
 
 Hypotheses and references are saved beside the scores as plain lines, for which sacrebleu's command gives the same
 numbers. Significance is sacrebleu's: paired bootstrap resampling (Koehn 2004) and approximate randomization (Riezler &
-Maxwell 2005), each system against the first. Warnings are counted for sources as they are and damaged. A damaged source
-should have one; a warning for a good source is a false alarm, unless the translation is bad.
+Maxwell 2005), each system against the first.
 """
 
 import dataclasses
 import json
-import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, compress, islice
+from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +26,7 @@ from dragoman.errors import UserError
 from dragoman.evaluation.testsets import count_passed, of_files, read_challenge
 from dragoman.languages import Direction, is_unspaced
 from dragoman.metrics import LOWER_IS_BETTER, METRICS, Score, reference_streams
-from dragoman.translation.lines import KINDS, kind_of
-from dragoman.translation.translator import Translation, Translator
+from dragoman.translation.translator import Translator
 
 HYPOTHESES, SCORES, CHALLENGE = "hypotheses.txt", "scores.json", "challenge.json"
 N_SAMPLES = {"bs": 1000, "ar": 2000}  # of bootstrap and of randomization
@@ -217,30 +214,3 @@ def _verdicts(first: str, other: str, scores: Mapping[str, Scores]) -> list[str]
         verdict = f"{other} is {word} than {first} at p < {SIGNIFICANT}: {', '.join(better or worse)}"
     meaning = f"Human judges agree with such differences: {', '.join(meanings)} of pairs of systems (Kocmi et al. 2024)"
     return [f"{verdict}.", f"{meaning}."]
-
-
-def warning_table(translate: Callable[[Iterable[str]], Iterable[Translation]], pairs: Sequence[Pair]) -> str:
-    """Return a table: percentage of lines with any, and each, warning.
-
-    Its rows are the sources as they are, and damaged in four ways.
-    """
-    rng, sources, kinds = random.Random(1), [pair.src for pair in pairs], ["any", *KINDS]
-    inputs = {
-        "good": sources,
-        "shuffled characters": ["".join(rng.sample(text, len(text))) for text in sources],
-        "wrong language": [pair.tgt for pair in pairs],
-        "twenty times the same": [text * 20 for text in sources],
-        # Hardly any corpus has characters of CJK Extension A.
-        "unseen characters": [
-            "".join(c if n % 2 else chr(rng.randrange(0x3400, 0x4DC0)) for n, c in enumerate(text)) for text in sources
-        ],
-    }
-    rows = [["input", *kinds], ["---", *("---:" for _ in kinds)]]
-    results = iter(translate(chain(*inputs.values())))
-    for name in inputs:
-        counts = Counter[str]()
-        for result in islice(results, len(pairs)):
-            counts.update({"any", *map(kind_of, result.warnings)} if result.warnings else ())
-        rows.append([name, *(f"{100 * counts[kind] / len(pairs):.1f}" for kind in kinds)])
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"Percentage of lines with a warning, for {len(pairs):,} sentences as they are, and damaged:\n\n{table}"

@@ -22,7 +22,6 @@ from omegaconf import OmegaConf
 
 from dragoman.bundle import load_info, read_json
 from dragoman.config import CorpusConfig, DataConfig
-from dragoman.data.cleaning import converter
 from dragoman.data.prepare import prepare
 from dragoman.data.readers import find
 from dragoman.data.text import Pair, check_aligned, clean_text, lines
@@ -79,12 +78,6 @@ def of_files(src: Path, references: Sequence[Path]) -> list[Pair]:
     columns = zip(*map(lines, (src, *references)), strict=True)
     pairs = [Pair(text, first, (first, *filter(str.strip, others))) for text, first, *others in columns]
     return _cleaned(pairs, str(src))
-
-
-def in_script(pairs: Sequence[Pair], script: str, direction: Direction) -> list[Pair]:
-    """Convert the Chinese of a test set to hans or hant."""
-    src, tgt = (converter(script, language) for language in direction)
-    return [Pair(src(pair.src), tgt(pair.tgt), tuple(map(tgt, pair.references)), pair.corpus) for pair in pairs]
 
 
 def _cleaned(pairs: Sequence[Pair], where: str) -> list[Pair]:
