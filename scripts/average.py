@@ -38,11 +38,11 @@ def main(argv: list[str]) -> None:
         raise UserError(f"{paths[0]}: no configuration there. Name its run with --run, or a bundle")
     result = bundle.load(source)
     shapes = {name: tensor.shape for name, tensor in result.model.named_parameters()}
-    checkpoints = {path: weights(path) for path in paths}
-    for path, tensors in checkpoints.items():
+    checkpoints = [(path, weights(path)) for path in paths]
+    for path, tensors in checkpoints:
         if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
             raise UserError(f"{path}: of another model than {source}. Use files of one run")
-    mean = {name: torch.stack([each[name].double() for each in checkpoints.values()]).mean(0) for name in shapes}
+    mean = {name: torch.stack([each[name].double() for _, each in checkpoints]).mean(0) for name in shapes}
     result.model.load_state_dict(mean, strict=False)  # tied parameters appear under their first name
     if paths != [Path(source)]:
         result.meta.pop("validation", None)  # the scores of other weights

@@ -2,10 +2,10 @@
 
 BLEU, chrF and TER with their signatures: on the test split of the model's run; on another corpus with --corpus; on
 plain files with --src and --ref (once per reference file). The hypotheses are saved beside the scores. A model of
-both directions is measured in one at a time: --direction zh_en. --challenge counts the challenge sentences
-(data/challenge) that a model translates correctly, by phenomenon. --warnings counts the warnings of translate.py on the
-sources as they are and damaged, and writes the table into the model card: a damaged source should have one; for a good
-source it is a false alarm, unless the translation is bad.
+both directions is evaluated in one of them: --direction zh_en. --challenge counts the challenge sentences
+(data/challenge) that a model translates correctly, by phenomenon. --warnings counts the lines for which translate.py
+warns, and writes the table into the model card. The sources are translated as they are (a warning is a false alarm,
+unless the translation is bad) and damaged in four ways (a warning is right).
 """
 
 import argparse
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--script", choices=("hans", "hant"), help="convert Chinese to Simplified or Traditional")
     parser.add_argument("--output", metavar="FOLDER", help="default: evaluation/TESTSET of the run")
-    parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="a challenge set (default: included)")
+    parser.add_argument("--challenge", metavar="FILE", nargs="?", const="", help="challenge set (included for zh_en)")
     parser.add_argument("--warnings", action="store_true", help="write rates of warnings into the model card")
     cli.add_translation_options(parser)
     args = parse(parser, argv)
@@ -131,7 +131,7 @@ def in_script(pairs: Sequence[Pair], script: str, direction: Direction) -> list[
 
 
 def warning_table(translate: Callable[[Iterable[str]], Iterable[Translation]], pairs: Sequence[Pair]) -> str:
-    """Return a table: percentage of lines with any, and each, warning.
+    """Return a table: percentage of lines with any warning, and with each kind.
 
     Its rows are the sources as they are, and damaged in four ways.
     """

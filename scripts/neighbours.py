@@ -32,11 +32,11 @@ def main(argv: list[str]) -> None:
     from dragoman.explain.vectors import read_vectors
 
     vectors = of_model(args.model, args.side) if args.model else read_vectors(Path(args.vectors), limit=args.most)
-    query, sign = list[tuple[str, float]](), 1.0
-    for word in " ".join(args.words).split():
-        if word not in SIGNS:
-            query.append((find(word, vectors.key_to_index, args.vectors or args.model), sign))
-        sign = SIGNS.get(word, 1.0)
+    words = " ".join(args.words).split()
+    if not words or words[-1] in SIGNS:
+        raise UserError("WORD: missing at the end. Write e.g. king - man + woman")
+    terms = [(SIGNS.get(a, 1.0), b) for a, b in zip(["+", *words], words, strict=False) if b not in SIGNS]
+    query = [(find(word, vectors.key_to_index, args.vectors or args.model), sign) for sign, word in terms]
     print(" ".join(f"{'+' if sign > 0 else '-'} {word}" for word, sign in query).removeprefix("+ "))
     for word, cosine in vectors.most_similar(positive=query, topn=args.top):
         print(f"{cosine:7.3f}  {word}")

@@ -33,6 +33,7 @@ def main(argv: list[str]) -> None:
         raise UserError(f"--port {args.port}: cannot listen on {args.host} ({error}). Name another port") from None
     # Connections inherit it; without it, answers wait. asyncio sets it only on sockets that it made.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    import python_multipart  # noqa: F401  # uploads need it
     import uvicorn
 
     from dragoman.serve.app import create_app

@@ -74,7 +74,7 @@ def main(argv: list[str]) -> None:
             study.tell(trial, score)
     table = study.trials_dataframe(("number", "state", "value", "params"))
     table = table.rename(columns=lambda name: monitor if name == "value" else name.removeprefix("params_"))
-    print(table.to_string(index=False, float_format="%.4g"))
+    print(table.to_string(index=False, float_format="%.5g", na_rep=""))
     if study.get_trials(states=[TrialState.COMPLETE]):
         best = [*base, *(f"{key}={value}" for key, value in study.best_params.items()), f"name={config.name}-best"]
         print(f"the best: python train.py {shlex.join(best)}")

@@ -1,11 +1,11 @@
 """Analysis of a trained model: python scripts/bench/inside.py --model runs/zh_en
 
-One latent space? How often a sentence finds its translation among 500 by the encoder's mean states, centred in each
-language, layer by layer; the rank of a word's translation among all pieces of a joint table, and a picture of the
-cosines of words. (A model of one direction was not trained on sources in its target language.) Do heads differ, near or
-far? For 100 pairs: the mean distance of each head, as log2 of its ratio to that of equal weights (below 0: near), and
-the entropy, as a share of that of equal weights. Gradient by depth: its norm in each layer of a new model with 12 + 12
-layers. Results go to runs/bench/inside.
+Cross-lingual retrieval: how often the nearest of 500 sentences in the other language is the translation, by the cosine
+of mean encoder states, centred in each language, for each layer. Embeddings of a joint vocabulary: the median rank of a
+word's translation by cosine, and a picture of the cosines. (A model of one direction was not trained on sources in its
+target language.) Attention heads, over 100 pairs: the mean distance, as log2 of its ratio to that of uniform weights
+(below 0: local), and the entropy, as a share of that of uniform weights. Gradient norm by depth: of each layer of a new
+model with 12 + 12 layers. Results go to runs/bench/inside.
 """
 
 import statistics
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
     header = ["model", "% found: embeddings, layers, last norm", "median rank of the translation", "words", "pieces"]
     norms = {f"{part}, {norm}-norm": line for norm in ("pre", "post") for part, line in gradients(norm).items()}
     text = markdown(header, rows) + text + "\n" + by_layer("log10 of the gradient norm", norms)
-    # The deepest model comes first, because its layers are the places of the axis.
+    # The deepest model comes first, because the first line fixes the order of the names on the axis.
     found: Any = {
         name: (["embeddings", *map(str, range(1, len(line) - 1)), "last norm"], line)
         for name, line in sorted(percent.items(), key=lambda item: -len(item[1]))
@@ -101,7 +101,7 @@ def layers_of(model: Transformer, sentences: list[list[int]]) -> list[Tensor]:
     """Mean states (n, D) of the embeddings, of each layer, and after the last norm."""
     batch = collate(sentences, [[]] * len(sentences))
     mask, x = padding_attn_mask(batch.src_key_padding_mask), model.src_embedding(batch.src)
-    states = [model.encoder_position.embed(x, torch.arange(batch.src.size(1)))]
+    states = [model.encoder_position.embed_source(x, torch.arange(batch.src.size(1)), batch.src_key_padding_mask)]
     for layer in model.encoder:
         states.append(layer(states[-1], mask))
     return [masked_mean(x, batch.src_key_padding_mask) for x in (*states, model.encoder_norm(states[-1]))]
@@ -120,7 +120,7 @@ def word_ids(bundle: Bundle) -> list[list[int]]:
 
 
 def ranks(bundle: Bundle) -> Record:
-    """Median rank of the translation among the pieces near a word."""
+    """Median rank of a word's translation by cosine; numbers of words and pieces."""
     places, table = [], F.normalize(bundle.model.src_embedding.table.weight.detach(), dim=1)
     for zh, en in word_ids(bundle):
         cosines = table @ table[zh]

@@ -35,7 +35,7 @@ def phrasebook(split: str) -> list[dict[str, str]]:
 def peak_mb() -> int:
     """Peak memory of this process and its children, in megabytes."""
     peaks = [resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return round(sum(peaks) / 1024)
+    return round(sum(peaks) / (2**20 if platform.system() == "Darwin" else 2**10))
 
 
 def measure_missing(folder: Path, names: Iterable[str], measure: Callable[[str], Record]) -> dict[str, Record]:

@@ -12,7 +12,9 @@ def messages(report: dict) -> list[str]:
 
 def test_sound_corpus_in_any_order_shows_no_drift(doctor, sound) -> None:
     pairs = sound(N)
-    for arranged in (pairs, sorted(pairs), pairs * 2):
+    free = [(zh, f"{en} " * (1 + i % 3)) for i, (zh, en) in enumerate(pairs[:60])]
+    by_target = sorted(pairs, key=lambda pair: len(pair[1]))
+    for arranged in (pairs, sorted(pairs), pairs * 2, by_target, pairs + free):
         assert messages(doctor(arranged)) == []
 
 

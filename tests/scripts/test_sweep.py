@@ -75,5 +75,5 @@ def test_trials_are_real_runs(monkeypatch, tmp_path, capsys):
     printed = capsys.readouterr().out
     for run in (tmp_path / "runs" / "smoke").glob("trial-*"):
         assert (run / "bundle" / "model.safetensors").exists()
-        assert f"{json.loads((run / 'metrics.json').read_text())['best']['loss']:.4g}" in printed
+        assert f"{json.loads((run / 'metrics.json').read_text())['best']['loss']:.5g}" in printed
     assert printed.count("COMPLETE") == 2

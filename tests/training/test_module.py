@@ -79,7 +79,7 @@ def test_training_equals_plain_torch(settings, make_model, batches_of, train_mod
     train_module(module, batches, callbacks=[note])
     plain = plain_training(expected, batches, config, STEPS)
     assert losses[config.accumulate - 1 :: config.accumulate] == pytest.approx(plain, rel=1e-5)
-    if config.optimizer == "sgd":  # Adam moves a bias without an effect by the sign of its rounding error
+    if config.optimizer == "sgd":  # Adam turns the rounding error of a zero gradient into a whole step
         for (name, p), q in zip(model.named_parameters(), expected.parameters(), strict=True):
             torch.testing.assert_close(p, q, atol=2e-5, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
 

@@ -148,5 +148,5 @@ def summarise(configs: list[Config]) -> None:
     for config in configs:
         record = json.loads(Path(config.run_dir, "metrics.json").read_text(encoding="utf-8"))
         scores = record["best"] | {"seconds": record["seconds"]}
-        table.add_row(config.name, *(f"{scores[name]:,.6g}" if name in scores else "" for name in columns))
+        table.add_row(config.name, *(f"{round(scores[name], 4):,}" if name in scores else "" for name in columns))
     Console().print(table)

@@ -101,7 +101,7 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
 
 def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]]:
     """Return the corpora that the run uses, and notes on the others; update `record`."""
-    # Before the run has metrics nothing is trained, and a corpus that was missing may be found now.
+    # A run without metrics.json has not trained yet, so a corpus that was missing may be added now.
     has_begun = record.with_name("metrics.json").exists() and record.exists()
     used = json.loads(record.read_bytes()) if has_begun else []
     corpora, notes = list[Corpus](), list[str]()
@@ -184,7 +184,7 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
     of each pair, and the report. With data.script=both a pair is followed by its form in the other script.
     """
     print(f"Cleaning {', '.join(corpus.config.label for corpus in corpora)}", flush=True)
-    # Scores have a short name of each corpus. Equal names, and names of directions, are replaced by the whole path.
+    # A score has the short name of its corpus, or the whole path if that name occurs twice or is a direction's.
     names = [corpus.config.part for corpus in corpora]
     taken = [*names, *map(str, config.every_direction)]
     labels = [corpus.config.label.replace("/", "-") for corpus in corpora]
@@ -211,7 +211,7 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
     if not keep.any():
         causes = reasons(counts) or "no pair was read"
         raise UserError(
-            f"data.corpora: no training pair is left after cleaning ({causes}). If the script is wrong, check whether "
+            f"data.corpora: no training pair is left after cleaning ({causes}). For 'wrong script', check whether "
             "data.src and data.tgt are swapped"
         )
     stored = Ragged(folder / "texts")

@@ -16,7 +16,7 @@ MIXED = 0.01  # smallest share of the rarer Chinese script to report
 N_SUSPECTS, MIN_POINTS = 20, 2
 # Shifts of the target against the source to test.
 SHIFTS = [shift for shift in range(-8, 9) if shift]
-MIN_PAIRS = 50  # of a split that is examined
+MIN_PAIRS = 50  # of a split that is examined for alignment drift
 MIN_STRETCH, MAX_STRETCHES = 8, 20  # rows of a stretch; stretches of a split
 ERROR = 1e-3  # probability of a false alarm in a split, if its rows were independent
 
@@ -39,8 +39,8 @@ act | 6 | replacement character | U+FFFD replaces a lost character. Create the f
 act | 2 | markup | The model learns to write markup such as <i> or <pad>. Remove it unless intended.
 act | 0 | leak of a pair | The pair is also in validation or test. Cleaning drops exact copies. Delete the others.
 act | 0 | leak of a sentence | One side is also in validation or test. Drop the pair. | data.leak=sentence
-act | 0 | traditional characters | Most pairs have simplified ones. Convert these, or train on both. | data.script=hans
-act | 0 | simplified characters | Most pairs have traditional ones. Convert these, or train on both. | data.script=hant
+act | 0 | traditional characters | Most pairs are simplified. Convert this one, or train on both. | data.script=hans
+act | 0 | simplified characters | Most pairs are traditional. Convert this one, or train on both. | data.script=hant
 cleaned | 6 | too long | A side is too long for a sentence. Cleaning drops the pair.
 cleaned | 5 | source equals target | Cleaning drops exact copies from train unless data.drop_copies=false.
 cleaned | 5 | wrong script | A side is not in the script of {src} or {tgt}. Cleaning drops the clear cases.
@@ -85,7 +85,7 @@ def chinese_scripts(survey: Survey) -> dict[str, int]:
 
 
 def find(survey: Survey, masks: Masks, config: DataConfig) -> Iterator[tuple[Kind, np.ndarray]]:
-    """Yield all findings with rows; a fault of MANY pairs always needs attention."""
+    """Yield all findings with rows; a fault in a share above MANY needs attention."""
     for corpus in config.corpora:
         paths = [locate(path, config.root) for path in (corpus.src_path, corpus.tgt_path) if path]
         counts = [sum(1 for _ in lines(path)) for path in paths]
@@ -95,7 +95,7 @@ def find(survey: Survey, masks: Masks, config: DataConfig) -> Iterator[tuple[Kin
             yield Kind("act", "0", "unequal line counts", message), np.array([len(survey.table) - 1])
     for number, part in enumerate(survey.parts):
         rows = np.flatnonzero(survey.table["part"] == number)
-        for first, last, shift in drift(survey.table[rows]):
+        for first, last, shift in drift(survey.table[rows]) if len(rows) >= MIN_PAIRS else ():
             message = f"From row {first + 1:,} to {last:,} of {part['split']} the sides "
             if shift is None:
                 message += "do not match, and no small shift corrects them."
@@ -120,7 +120,7 @@ def suspects(survey: Survey, masks: Masks) -> dict[int, dict[str, Any]]:
     spread = max(1.4826 * float(np.median(deviation)), 0.1)
     rules["unusual lengths"] = np.clip(deviation / spread - 3, 0, 8).astype(np.int8)
     a, b = src["flags"] & DIGITS, tgt["flags"] & DIGITS
-    rules["other numbers"] = ((a > 0) & (b > 0) & (a & b == 0)) * np.int8(3)
+    rules["different numbers"] = ((a > 0) & (b > 0) & (a & b == 0)) * np.int8(3)
     rules["number on one side"] = ((a > 0) ^ (b > 0)) * np.int8(1)
     rules["question mark on one side"] = ((src["flags"] ^ tgt["flags"]) & BIT["question mark"] > 0) * np.int8(2)
     total = sum(rules.values(), np.zeros(len(src), np.int16))
@@ -139,27 +139,27 @@ def drift(table: np.ndarray) -> list[tuple[int, int, int | None]]:
 
     The gain of a row is its misfit without the shift minus its misfit with it. The stretch with the largest sum of
     gains (Kadane's algorithm) is reported if the sum exceeds a threshold. Aligned rows have gains of mean -m and
-    variance v, so the sum from some row exceeds x with a probability of about e^(-2 m x / v). A shuffled corpus has no
-    order, so no drift is reported.
+    variance v, so the sum from some row exceeds x with a probability of about e^(-2 m x / v). In a shuffled corpus,
+    misaligned pairs are scattered, so no stretch is found.
     """
-    n = len(table)
     misfits = {shift: _misfits(table["src"], table["tgt"], shift) for shift in (0, *SHIFTS)}
-    # The whole file may be shifted. Distant rows serve as random partners.
-    aligned, chance = min(misfits.values(), key=np.sum), _misfits(table["src"], table["tgt"], n // 3)
-    loss = float(np.mean(chance - aligned)) if n >= MIN_PAIRS else 0.0
-    if loss <= 0:
+    # The whole file may be shifted. Other rows nearby, of the same kind of text, serve as random partners.
+    aligned = min(misfits.values(), key=np.sum)
+    chance = (sum(misfits.values()) - aligned) / len(SHIFTS)
+    if (loss := float(np.mean(chance - aligned))) < 0.01:
         return []
-    threshold, level = np.log(n * len(SHIFTS) / ERROR) * np.var(chance - aligned) / (2 * loss), chance.mean() - loss / 2
-    stretches: list[tuple[int, int, int | None]] = []
-    unexamined = [(0, n)]
+    variance, level = max(np.var(each - aligned) for each in misfits.values()), chance - loss / 2
+    threshold = np.log(len(table) * len(SHIFTS) / ERROR) * variance / (2 * loss)
+    stretches, unexamined = list[tuple[int, int, int | None]](), [(0, len(table))]
     while unexamined and len(stretches) < MAX_STRETCHES:
         first, last = unexamined.pop()
-        total, start, end = _best_stretch(misfits[0][first:last] - level)
-        # None (no shift) fits any disorder, so its gain must exceed that of a shift by the threshold.
-        candidates: list[tuple[float, int, int, int | None]] = [(total - threshold, start, end, None)]
+        total, start, end = _best_stretch((misfits[0] - level)[first:last])
+        # None (no shift) fits any disorder, so its rows must fit as random ones do, and gain twice the threshold.
+        gain = total - threshold if total > 0.4 * loss * (end - start) else 0.0
+        candidates: list[tuple[float, int, int, int | None]] = [(gain, start, end, None)]
         for shift in SHIFTS:
             total, start, end = _best_stretch(misfits[0][first:last] - misfits[shift][first:last])
-            if end - start >= MIN_STRETCH and misfits[shift][first + start : first + end].mean() < level:
+            if end - start >= MIN_STRETCH and (misfits[shift] - level)[first + start : first + end].mean() < 0:
                 candidates.append((total, start, end, shift))
         total, start, end, best_shift = max(candidates, key=lambda candidate: candidate[0])
         if total >= threshold and end - start >= MIN_STRETCH:
@@ -170,7 +170,7 @@ def drift(table: np.ndarray) -> list[tuple[int, int, int | None]]:
 
 def _best_stretch(gain: np.ndarray) -> tuple[float, int, int]:
     """Return the largest sum of consecutive gains, with its start and end (Kadane)."""
-    sums = np.concatenate([[0.0], np.cumsum(gain)])
+    sums = np.concatenate([[0.0], np.cumsum(gain, dtype=np.float64)])
     end = int((sums - np.minimum.accumulate(sums)).argmax())
     start = int(sums[: end + 1].argmin())
     return float(sums[end] - sums[start]), start, end
@@ -184,4 +184,4 @@ def _misfits(src: np.ndarray, tgt: np.ndarray, shift: int) -> np.ndarray:
     tgt = np.roll(tgt, -shift)
     ratio = np.log((tgt["length"] + 1.0) / (src["length"] + 1.0))
     others = [(src["flags"] ^ tgt["flags"]) & kind > 0 for kind in (DIGITS, MARKS)]
-    return np.abs(ratio - np.median(ratio)).clip(max=1.5) + np.sum(others, axis=0) / 2
+    return (np.abs(ratio - np.median(ratio)).clip(max=1.5) + np.sum(others, axis=0) / 2).astype(np.float32)

@@ -48,7 +48,7 @@ FORMATS: dict[str, tuple[re.Pattern[str], Callable[[str], str], Callable[[str], 
 }
 SUFFIXES = {".txt": "text", ".html": "html"}
 TRADITIONAL = "traditional Chinese: the model does not distinguish the scripts"
-MOST_SENTENCES = 20  # explained
+MOST_SENTENCES = 20  # of a text, in the answer of /explain
 MOST_PIECES = 128  # of a sentence that is explained; the answer grows quadratically
 MOST_FILES = 20  # translated files kept in memory for downloads
 MOST_SECONDS = 30.0  # of a request

@@ -31,7 +31,7 @@ from dragoman.training.validation import ValidationCallback
 LAST, SUMS = "last.ckpt", "last.ckpt.sha256"
 SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 # Optimizer steps between two broadcasts of rank 0's signal and clock. A broadcast makes all ranks wait.
-LOOK_EVERY = 10
+BROADCAST_EVERY = 10
 
 
 class CheckpointIO(TorchCheckpointIO):
@@ -57,7 +57,7 @@ def newest(run_dir: Path) -> Path | None:
     known = sums.read_text().split() if sums.exists() else []
     intact = next((path for path in existing if files.sha256(path) in known), None)
     if existing and intact is None:
-        checked = f"by {SUMS}, which a copy of a run needs too"
+        checked = f"compared with {SUMS}; a copied run needs this file too"
         raise UserError(f"{last}: damaged, and no previous checkpoint is intact ({checked}). Choose another name=...")
     if intact is None or intact == last or not is_first():
         return intact
@@ -148,10 +148,10 @@ class CheckpointCallback(Callback):
         # Gradient accumulation is not complete.
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
-        if trainer.world_size > 1 and trainer.global_step % LOOK_EVERY and not last:
+        if trainer.world_size > 1 and trainer.global_step % BROADCAST_EVERY and not last:
             return
         due = time.monotonic() - self.saved > 60 * self.config.trainer.save_minutes
-        # At the latest here, or at the first validation, because a schedule needs time to end.
+        # Plan the steps after a quarter of the time, unless a validation has done it: a schedule needs time to end.
         quarter = self.progress.seconds > self.progress.max_seconds / 4
         # All ranks use the signal and the clock of rank 0, so that they stop at the same step.
         seen = self.signals.signum, self.progress.is_late, due, quarter
@@ -186,7 +186,7 @@ class CheckpointCallback(Callback):
 
     @rank_zero_only
     def write(self, **news: Any) -> None:
-        """Write metrics.json: what the next start and people read."""
+        """Write metrics.json, for people and for the next start of the run."""
         self.metrics |= news | {
             "seconds": round(self.progress.seconds, 1),
             "best": self.validation.best,

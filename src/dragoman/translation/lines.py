@@ -13,7 +13,7 @@ from dragoman.languages import Direction, is_unspaced, length, reads
 from dragoman.search import Hypothesis
 from dragoman.special import EOS
 
-# Longer sentences, in characters per allowed piece, are split before they are encoded: no encoded text is very long.
+# A sentence with more characters per allowed piece is split before encoding, so that no encoded text is very long.
 _CHARS_PER_PIECE = 4
 MAX_RATIO, GRACE = 3.0, 20  # of lengths; GRACE letters are added to the shorter side
 # Two letters or more four times in a row, in the translation; in the source one is enough. A repetition begins at the
@@ -122,7 +122,7 @@ def warnings(source: str, translation: str, direction: Direction, tokenizer: Tok
         return
     if (loop := _LOOP.search(translation)) and not _SOURCE_LOOP.search(source):
         yield f"repetition of '{loop[1][:20]}'"
-    # One Chinese word does not decide the script of an English line.
+    # `reads` goes by the majority of the letters, and would accept an English line with one Chinese word.
     has_cjk = length(translation) > len(translation) and not reads(direction.tgt, "中")
     if has_cjk or not reads(direction.tgt, translation):
         yield f"not written in the script of '{direction.tgt}'"
