@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import torch
+
 from dragoman.config import TrainerConfig
 from dragoman.training import progress
 from dragoman.training.progress import ProgressCallback
@@ -12,7 +14,7 @@ def run_steps(callback, monkeypatch, *, terminal):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
     monkeypatch.setattr(progress.CONSOLE, "_force_terminal", terminal)
-    module = SimpleNamespace(measured={"loss": 2.5})
+    module = SimpleNamespace(measured={"loss": 2.5}, device=torch.device("cpu"))
     trainer = SimpleNamespace(is_global_zero=True, global_step=0, world_size=1, accumulate_grad_batches=1, loggers=[])
     trainer.state = SimpleNamespace(fn="fit")
     batch = SimpleNamespace(n_tokens=100)

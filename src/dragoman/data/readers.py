@@ -27,8 +27,7 @@ from dragoman.errors import UserError, suggest
 from dragoman.files import included
 from dragoman.languages import primary
 
-# Rows per chunk.
-CHUNK = 10_000
+CHUNK = 10_000  # rows
 ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 
 

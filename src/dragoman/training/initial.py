@@ -21,8 +21,7 @@ from dragoman.training.module import TranslationModule
 
 # Further pairs and links take time or memory and add few words.
 _MAX_PAIRS, _MAX_LINKS, _N_ITERATIONS = 50_000, 30_000_000, 5
-# Less probable translations are noise.
-_MIN_PROBABILITY = 0.02
+_MIN_PROBABILITY = 0.02  # less probable translations are noise
 
 
 def adapted(config: Config) -> Config:

@@ -177,6 +177,9 @@ class ProgressCallback(Callback):
             for logger in trainer.loggers:
                 logger.log_metrics({f"train/{name}": value for name, value in scalars.items()}, step)
             self.rate, self.since, self.tokens = rate, now, 0
+            # Otherwise the fragments of the heap grow with each new shape of a batch, to several times what is in use.
+            if pl_module.device.type == "cpu" and hasattr(run.LIBC, "malloc_trim"):
+                run.LIBC.malloc_trim(0)
         if now - self.shown >= (BAR_SECONDS if CONSOLE.is_terminal else LINE_SECONDS):
             self.shown = now
             self._show_progress(step, pl_module.measured["loss"], self.rate or rate)

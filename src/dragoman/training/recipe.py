@@ -19,10 +19,8 @@ from dragoman.training.progress import report
 
 # Target tokens per second of model=small to expect, for an estimate of the epochs; the schedule uses the measured pace.
 SPEED = {"cpu": 4_000, "gpu": 200_000}
-# Multiplications of a pair of tokens in the layers of model=small.
-WORK = 5_505_024
-# Target tokens for each position of a batch; the rest is padding.
-FILLED = 0.8
+WORK = 5_505_024  # multiplications of a pair of tokens in the layers of model=small
+FILLED = 0.8  # target tokens for each position of a batch; the rest is padding
 
 
 def size(name: str) -> dict[str, int]:

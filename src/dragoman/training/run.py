@@ -31,6 +31,7 @@ MAY_CHANGE = {
     "trainer.max_steps", "trainer.max_time", "trainer.log_every", "trainer.loggers", "trainer.validate_every",
     "trainer.samples", "trainer.save_minutes", "data.workers", "data.root", "data.cache", "run_dir",
 }  # fmt: skip
+LIBC = ctypes.CDLL(None)  # glibc on Linux
 LOCK_SECONDS = 12.0  # worker processes of a killed run hold its lock until they notice
 
 
@@ -166,11 +167,11 @@ def configure_memory() -> None:
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    if hasattr(LIBC, "mallopt"):
         m_mmap_max, m_trim_threshold, m_top_pad = -4, -1, -2
-        libc.mallopt(m_mmap_max, 0)
-        libc.mallopt(m_trim_threshold, 2**31 - 1)
-        libc.mallopt(m_top_pad, 64 * 2**20)  # bytes that malloc takes from the system at a time
+        LIBC.mallopt(m_mmap_max, 0)
+        LIBC.mallopt(m_trim_threshold, 2**31 - 1)
+        LIBC.mallopt(m_top_pad, 64 * 2**20)  # bytes that malloc takes from the system at a time
 
 
 def peak_memory(accelerator: str) -> int:
