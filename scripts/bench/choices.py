@@ -10,6 +10,7 @@ import math
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from tables import Record, markdown, mean_and_deviation, measure_missing
@@ -53,18 +54,19 @@ ROWS = {
 @command
 def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="more settings of every row, as for train.py")
     parser.add_argument("--only", nargs="+", default=list(ROWS), choices=ROWS, help="rows (all)")
     args = parser.parse_args(argv)
-    # Every row has its first seed before any has its second.
-    records = measure_missing(FOLDER, [f"{row}-{seed}" for seed in SEEDS for row in args.only], measure)
+    trials = [f"{row}-{seed}" for seed in SEEDS for row in args.only]
+    records = measure_missing(FOLDER, trials, partial(measure, more=args.settings))
     files.write(FOLDER / "table.md", table(records).encode())
     print(table(records), end="")
 
 
-def measure(trial: str) -> Record:
+def measure(trial: str, more: list[str]) -> Record:
     """Train and evaluate ROW-SEED; return its BLEU."""
     (row, _, seed), run = trial.rpartition("-"), FOLDER / trial
-    settings = [*BASELINE.split(), *ROWS[row].split(), f"name={trial}", f"run_dir={run}", f"seed={seed}"]
+    settings = [*BASELINE.split(), *ROWS[row].split(), *more, f"name={trial}", f"run_dir={run}", f"seed={seed}"]
     for program, *arguments in (["train.py", *settings], ["scripts/evaluate.py", "--model", str(run)]):
         subprocess.run([sys.executable, ROOT / program, *arguments], stdout=subprocess.DEVNULL, check=True)
     return json.loads((run / "evaluation/test/scores.json").read_text(encoding="utf-8"))["scores"]["bleu"]
@@ -80,9 +82,8 @@ def table(records: Record) -> str:
         first = "recipe" if row.startswith("recipe") else "baseline"
         if row != first and len(values) == len(bleus[first]) == len(SEEDS):
             gap = statistics.fmean(values) - statistics.fmean(bleus[first])
-            error = math.sqrt((statistics.variance(values) + statistics.variance(bleus[first])) / len(SEEDS))
-            is_noise = abs(gap) <= T_95 * error
-            difference, verdict = f"{gap:+.2f}", "noise" if is_noise else "better" if gap > 0 else "worse"
+            noise = T_95 * math.sqrt((statistics.variance(values) + statistics.variance(bleus[first])) / len(SEEDS))
+            difference, verdict = f"{gap:+.2f}", "noise" if abs(gap) <= noise else "better" if gap > 0 else "worse"
         changes = ", ".join(f"`{change}`" for change in ROWS[row].removeprefix(ROWS[first]).split()) or first
         lines.append([changes, mean_and_deviation(values), difference, verdict, str(len(values))])
     return markdown(["changed", "BLEU", "difference", "verdict", "seeds"], lines) + (

@@ -17,7 +17,6 @@ from tables import Record, comparison, machine, spread
 from dragoman.commands.cli import Parser, command
 
 ROUNDS = 2
-PATIENCE = 600.0  # seconds for the start, the data and the warm-up
 FILES = ["train.en", "train.de", "val.en", "val.de"]
 
 
@@ -47,7 +46,7 @@ def main(argv: list[str]) -> None:
             of_peers = {"SIZE": args.size, "WINDOW": args.window}
             programs += peer_programs(TRAINERS, "train", args.peers, "training", of_peers)
         # Warm-up, number of windows and tokens of a batch are the defaults of all programs.
-        compare(f"training_{args.size}", programs, ROUNDS, 3 * args.window + PATIENCE, page)
+        compare(f"training_{args.size}", programs, ROUNDS, 3 * args.window + 600, page)  # seconds at most
 
 
 def page(runs: list[Record]) -> str:

@@ -126,6 +126,13 @@ def test_a_signal_to_workers_too_saves(signum, runs, at_step, checkpoint_of):
     assert checkpoint_of(runs.folder / "run")["global_step"] == 3
 
 
+def test_a_stop_in_a_validation_ends_the_workers(runs, at_step):
+    """A worker that lives on would keep the program from ending."""
+    with pytest.raises(Stopped):
+        runs.fit("run", workers=1, trainer=at_step(5, kill(signal.SIGTERM), scalar="validation/loss"))
+    assert not multiprocessing.active_children()
+
+
 def save(folder: Path, step: int) -> Path:
     content = {"state_dict": {"w": torch.full((5000,), float(step))}, "global_step": step}
     CheckpointIO().save_checkpoint(content, folder / "last.ckpt")

@@ -21,6 +21,9 @@ from dragoman.model.cache import KeyValues
 from dragoman.model.position import Position
 from dragoman.special import PAD
 
+# cuDNN's attention plans anew for every shape, up to a second each, and every batch and decoding step has its own.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
 
 def key_padding_mask(ids: Tensor) -> Tensor:
     """(B, T) ids -> (B, T) bool, True = padding."""

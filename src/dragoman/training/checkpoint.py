@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import time
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,7 +24,7 @@ from safetensors.torch import save
 from dragoman import bundle, files
 from dragoman.errors import UserError
 from dragoman.training.progress import ProgressCallback
-from dragoman.training.run import flatten, gather, is_first, provenance
+from dragoman.training.run import is_first, provenance
 from dragoman.training.validation import ValidationCallback
 
 LAST, SUMS = "last.ckpt", "last.ckpt.sha256"
@@ -125,14 +124,6 @@ class CheckpointCallback(Callback):
         self.path, self.snapshots = self.run_dir / LAST, self.run_dir / "snapshots"
         origin = {"data": self.data.fingerprint, "notes": list(self.data.notes), "machine": provenance()}
         self.metrics = metrics | origin
-
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        # This is the first hook after the processes are connected.
-        ours = flatten(asdict(self.config))
-        for rank, theirs in enumerate(gather(trainer, ours)):
-            for key in (key for key in ours if theirs[key] != ours[key]):
-                found = f"process {trainer.global_rank} has {ours[key]}, process {rank} has {theirs[key]}"
-                raise UserError(f"{key}: {found}. Start all with the same command")
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.saved = time.monotonic()

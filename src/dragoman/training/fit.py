@@ -91,6 +91,8 @@ def _fit(trainer: Trainer, module: TranslationModule, data: TranslationData, **o
     except torch.OutOfMemoryError as error:
         size = data.config.max_tokens
         raise UserError(f"data.max_tokens={size}: no memory for a batch of this size ({error}). Lower it") from error
+    finally:
+        trainer.fit_loop.teardown()  # ends the data workers; Lightning does not if a validation was stopped
 
 
 def _finish(trainer: Trainer, saver: CheckpointCallback) -> None:
