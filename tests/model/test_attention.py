@@ -66,5 +66,5 @@ def test_alibi_does_not_round_long_distances_in_bf16(scheme):
 
 
 def test_a_new_shape_needs_no_plan():
-    """With the plans of cuDNN, a training step of the small model on an H200 took 422 ms instead of 26."""
+    """With the plans of cuDNN, a step on an H200 took 422 ms instead of 26."""
     assert not torch.backends.cuda.cudnn_sdp_enabled()
