@@ -110,14 +110,6 @@ def test_two_processes_equal_gradient_accumulation(train, checkpoint_of, metrics
         torch.testing.assert_close(weights, states[1][name], atol=1e-5, rtol=1e-4)
 
 
-def test_nodes_with_other_settings_are_an_error(train, two_nodes):
-    settings = [train.settings_of("unequal", 1, f"training.lr={lr}", max_steps=4, nodes=2) for lr in (1e-3, 2e-3)]
-    codes, printed = two_nodes(*settings)
-    assert 0 not in codes
-    assert "training.lr: process 0 has" in printed
-    assert not (train.folder / "runs" / "unequal" / "last.ckpt").exists()
-
-
 def test_a_resumed_run_of_two_equals_one_that_never_stopped(train, outcome):
     train("broken", 2, max_steps=4, patience=9)
     assert outcome(train("broken", 2, max_steps=6, patience=9)) | {"records": 0} == outcome(
