@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("settings", nargs="*", metavar="key=value", help="more settings of every row, as for train.py")
     parser.add_argument("--only", nargs="+", default=list(ROWS), choices=ROWS, help="rows (all)")
     args = parser.parse_args(argv)
-    trials = [f"{row}-{seed}" for seed in SEEDS for row in args.only]
+    trials = [f"{row}-{seed}" for seed in SEEDS for row in args.only]  # the first seed of every row, then the second
     records = measure_missing(FOLDER, trials, partial(measure, more=args.settings))
     files.write(FOLDER / "table.md", table(records).encode())
     print(table(records), end="")
