@@ -20,31 +20,27 @@ def search(command: str) -> SearchConfig:
     return cli.search_config(parser.parse_args(command.split()), OWN)
 
 
-@pytest.mark.parametrize(
-    ("command", "changes"),
-    [
-        ("", {}),
-        ("--beam 7", {"beam_size": 7}),
-        ("--n-best 6", {"n_best": 6, "beam_size": 6}),
-        ("--sample --top-k 3 --seed 0", {"kind": "sample", "top_k": 3, "seed": 0}),
-    ],
-)
-def test_options_change_the_models_own_search(command: str, changes: dict[str, object]) -> None:
-    assert vars(search(command)) == vars(OWN) | changes
+def test_options_change_the_models_own_search() -> None:
+    changes: dict[str, dict[str, object]] = {
+        "": {},
+        "--beam 7": {"beam_size": 7},
+        "--n-best 6": {"n_best": 6, "beam_size": 6},
+        "--sample --top-k 3 --seed 0": {"kind": "sample", "top_k": 3, "seed": 0},
+    }
+    for command, changed in changes.items():
+        assert vars(search(command)) == vars(OWN) | changed, command
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("--bea 3", "--bea"),
-        ("--top-k 0", "--top-k, .* only for sampling"),
-        ("--sample --beam 3", "--beam: not allowed with argument --sample"),
-        ("--beam 0", "search.beam_size=0: must be from 1"),
-    ],
-)
-def test_wrong_search_options_are_an_error(command: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        search(command)
+def test_wrong_search_options_are_an_error() -> None:
+    messages = {
+        "--bea 3": "--bea",
+        "--top-k 0": "--top-k, .* only for sampling",
+        "--sample --beam 3": "--beam: not allowed with argument --sample",
+        "--beam 0": "search.beam_size=0: must be from 1",
+    }
+    for command, message in messages.items():
+        with pytest.raises(UserError, match=message):
+            search(command)
 
 
 def test_lines_are_counted_as_they_are_read(tmp_path: Path) -> None:
@@ -67,28 +63,27 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     assert target.read_text() == "new"
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (UserError("a\nb"), 2, "error: a b\n"),
-        (PermissionError(13, "Denied", "x"), 2, "error: x: Denied\n"),
-        (OSError(28, "No space left"), 2, "error: output: No space left\n"),
-        (BrokenPipeError(), 0, ""),
-        (ModuleNotFoundError("no", name="x"), 2, "error: x is not installed. Run `pip install x`\n"),
-        (KeyboardInterrupt(), 130, "stopped\n"),
-    ],
-)
-def test_exit_codes(
-    error: BaseException, code: int, message: str, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture
-) -> None:
-    @cli.command
-    def main(argv: list[str]) -> None:
-        raise error
+EXITS: list[tuple[BaseException, int, str]] = [
+    (UserError("a\nb"), 2, "error: a b\n"),
+    (PermissionError(13, "Denied", "x"), 2, "error: x: Denied\n"),
+    (OSError(28, "No space left"), 2, "error: output: No space left\n"),
+    (BrokenPipeError(), 0, ""),
+    (ModuleNotFoundError("no", name="x"), 2, "error: x is not installed. Run `pip install x`\n"),
+    (KeyboardInterrupt(), 130, "stopped\n"),
+]
 
-    with open(tmp_path / "out", "w") as out:
-        monkeypatch.setattr(sys, "stdout", out)
-        assert main([]) == code
-    assert capsys.readouterr().err == message
+
+def test_exit_codes(tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture) -> None:
+    for error, code, message in EXITS:
+
+        @cli.command
+        def main(argv: list[str], error: BaseException = error) -> None:
+            raise error
+
+        with open(tmp_path / "out", "w") as out:
+            monkeypatch.setattr(sys, "stdout", out)
+            assert main([]) == code
+        assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize(("terminal", "text"), [(False, "10 lines in "), (True, "5/10")])

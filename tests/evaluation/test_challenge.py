@@ -13,19 +13,10 @@ from dragoman.files import included
 SWIM = ChallengeSentence("negation", "他不会游泳。", "can't|cannot|unable & swim*|bath & !can swim", "He can't swim.")
 
 
-@pytest.mark.parametrize(
-    ("translation", "passes"),
-    [
-        ("He can’t SWIM.", True),
-        ("He cannot go swimming.", True),
-        ("He is unable to bathe.", False),
-        ("He can't.", False),
-        ("I can't say that he can swim.", False),
-        ("He can'tt swim.", False),
-    ],
-)
-def test_every_condition_must_hold(translation: str, passes: bool) -> None:
-    assert SWIM.passes(translation) is passes
+def test_every_condition_must_hold() -> None:
+    right = ["He can’t SWIM.", "He cannot go swimming."]
+    wrong = ["He is unable to bathe.", "He can't.", "I can't say that he can swim.", "He can'tt swim."]
+    assert [text for text in right + wrong if SWIM.passes(text)] == right
 
 
 def test_results_count_by_phenomenon() -> None:

@@ -1,6 +1,7 @@
 """Sentence vectors: the formula of each pooling, and no effect of padding."""
 
-import pytest
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,7 +15,7 @@ def memory(d_model: int = 16) -> Tensor:
     return torch.randn(2, 5, d_model, generator=torch.Generator().manual_seed(4))
 
 
-def every() -> dict[str, object]:
+def every() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     torch.manual_seed(5)
     return {**POOLINGS, "learned": AttentionPooling(16)}
 
@@ -47,22 +48,22 @@ def test_the_mean_is_the_query_of_attention_mean() -> None:
         torch.testing.assert_close(attention_mean(h, PADDING)[row], alpha @ tokens)
 
 
-@pytest.mark.parametrize("name", [*POOLINGS, "learned"])
-def test_padding_changes_no_vector(name: str) -> None:
-    pool, h = every()[name], memory()
-    other = h.masked_fill(PADDING[..., None], 1e4)
-    torch.testing.assert_close(pool(h, PADDING), pool(other, PADDING))  # type: ignore[operator]
-    torch.testing.assert_close(pool(h, PADDING)[1:], pool(h[1:, :2], PADDING[1:, :2]))  # type: ignore[operator]
+def test_padding_changes_no_vector() -> None:
+    for pool in every().values():
+        h = memory()
+        other = h.masked_fill(PADDING[..., None], 1e4)
+        torch.testing.assert_close(pool(h, PADDING), pool(other, PADDING))
+        torch.testing.assert_close(pool(h, PADDING)[1:], pool(h[1:, :2], PADDING[1:, :2]))
 
 
-@pytest.mark.parametrize("name", [*POOLINGS, "learned"])
-def test_a_row_without_tokens_gives_zeros(name: str) -> None:
-    h = memory().requires_grad_()
+def test_a_row_without_tokens_gives_zeros() -> None:
     padding = torch.tensor([[False, False, True, True, True], [True] * 5])
-    vectors = every()[name](h, padding)  # type: ignore[operator]
-    vectors.sum().backward()
-    assert vectors[1].eq(0).all()
-    assert vectors[0].ne(0).all()
-    assert h.grad is not None
-    assert h.grad.isfinite().all()
-    assert h.grad[padding].eq(0).all()
+    for pool in every().values():
+        h = memory().requires_grad_()
+        vectors = pool(h, padding)
+        vectors.sum().backward()
+        assert vectors[1].eq(0).all()
+        assert vectors[0].ne(0).all()
+        assert h.grad is not None
+        assert h.grad.isfinite().all()
+        assert h.grad[padding].eq(0).all()

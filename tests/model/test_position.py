@@ -152,11 +152,11 @@ def slopes(n_heads: int) -> list[float]:
     return series(power) + series(2 * power)[0::2][: n_heads - power]
 
 
-@pytest.mark.parametrize("n_heads", [1, 3, 8, 12])
-def test_alibi_falls_with_the_distance_at_each_heads_slope(n_heads, scheme):
-    position, q = scheme("alibi", n_heads=n_heads, d_model=2 * n_heads), torch.randn(1, n_heads, T, 2)
-    expected = [[[-slopes(n_heads)[h] * abs(i - j) for j in range(T)] for i in range(T)] for h in range(n_heads)]
-    close(position.bias(q, q, POSITION_NUMBERS, POSITION_NUMBERS), expected)
+def test_alibi_falls_with_the_distance_at_each_heads_slope(scheme):
+    for n_heads in (1, 3, 8, 12):
+        position, q = scheme("alibi", n_heads=n_heads, d_model=2 * n_heads), torch.randn(1, n_heads, T, 2)
+        expected = [[[-slope * abs(i - j) for j in range(T)] for i in range(T)] for slope in slopes(n_heads)]
+        close(position.bias(q, q, POSITION_NUMBERS, POSITION_NUMBERS), expected)
 
 
 # transformer_xl
