@@ -79,17 +79,16 @@ def main(argv: list[str]) -> None:
 
 def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
     """Return the arguments, after adding the options that name a test set."""
-    parser.add_argument("--corpus", metavar="PATH", help="a file, a folder, or a dataset on the hub")
+    test_set = parser.add_mutually_exclusive_group()
+    test_set.add_argument("--corpus", metavar="PATH", help="a file, a folder, or a dataset on the hub")
+    test_set.add_argument("--src", metavar="FILE", help="plain lines to translate")
     parser.add_argument("--name", help="configuration of a hub dataset, e.g. en-zh")
     parser.add_argument("--split", default="test", help="validation or test; with --corpus also train (default: test)")
     parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
-    parser.add_argument("--src", metavar="FILE", help="plain lines to translate")
     parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
     args = parser.parse_args(argv)
     if bool(args.src) != bool(args.ref):
         raise UserError("--src, --ref: one is missing. Give lines to translate, and their references")
-    if args.src and args.corpus:
-        raise UserError("--corpus: does not go with --src and --ref. Remove one")
     return args
 
 
