@@ -116,10 +116,10 @@ def test_a_vocabulary_shrinks_to_the_corpus(tmp_path: Path) -> None:
 
 def test_the_suitable_size_grows_with_the_corpus() -> None:
     config = TokenizerConfig(character_coverage=1.0)
-    assert suitable_size(["ab", "ba", "一", "二"], 2, config) == 260 + 4 + 14
-    assert suitable_size(["ab", "ba"], 10_000, config) == 260 + 2 + 1000
+    assert suitable_size(["ab", "ba", "一", "二"], 2, config) == 260 + 4 + 35
+    assert suitable_size(["ab", "ba"], 10_000, config) == 260 + 2 + 2500
     rare = suitable_size(["ab" * 10_000, "c"], 2, TokenizerConfig(character_coverage=0.99))
-    assert rare == 260 + 2 + 14
+    assert rare == 260 + 2 + 35
 
 
 def test_unspaced_languages_have_no_leading_space(tmp_path: Path) -> None:
