@@ -51,7 +51,7 @@ def corpus(home: Path) -> None:
         ("evaluate --model runs/golden", "zh_en and en_zh"),
         ("evaluate --model runs/golden --direction zh_en", "not a run"),
         ("evaluate --model runs/golden --src zh.txt", "--ref"),
-        ("evaluate --model runs/golden --corpus talk.jsonl --src zh.txt --ref en.txt", "does not go with"),
+        ("evaluate --model runs/golden --corpus talk.jsonl --src zh.txt --ref en.txt", "not allowed with"),
         ("evaluate --model runs/golden --challenge --output runs", "not an evaluation"),
         ("average --output mean --run runs/golden", "nothing to average"),
         ("average --output mean zh.txt", "no configuration"),

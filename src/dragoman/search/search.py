@@ -123,7 +123,7 @@ class Greedy:
         """log_probs (N, V) -> the next token of each row (N, 1)."""
         if log_probs.device.type == "cpu":
             # NumPy's argmax is vectorised: a tenth of the time of torch's or less.
-            return torch.from_numpy(log_probs.numpy().argmax(-1))[:, None]
+            return torch.from_numpy(log_probs.detach().numpy().argmax(-1))[:, None]
         return log_probs.argmax(dim=-1, keepdim=True)
 
     def hypotheses(self) -> list[list[Hypothesis]]:
