@@ -1,7 +1,7 @@
 """Model choices and BLEU: DRAGOMAN_DATA=FOLDER python scripts/bench/choices.py
 
-A small Chinese-English model on tatoeba sees the corpus twice, from row "recipe" on nine times, with three seeds. Every
-other row changes one thing about it. The runs, 45 MB each, and table.md are in runs/choices; the same command resumes.
+The baseline is a small Chinese-English model on tatoeba: two epochs, nine from row "recipe" on, three seeds. Every
+other row changes one setting. The runs, 45 MB each, and table.md are in runs/choices; the same command resumes.
 """
 
 import json

@@ -36,7 +36,7 @@ from dragoman.errors import UserError
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 # Version of the cache; increase it with every change of the code that writes the folders.
-FORMAT = 12
+FORMAT = 13
 # Pairs that are encoded at a time.
 _CHUNK = 20_000
 # The first chunks are done without processes: for a small corpus, starting them takes longer than the work.

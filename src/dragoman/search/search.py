@@ -122,7 +122,7 @@ class Greedy:
     def choose(self, log_probs: Tensor) -> Tensor:
         """log_probs (N, V) -> the next token of each row (N, 1)."""
         if log_probs.device.type == "cpu":
-            # NumPy's argmax is vectorised: a tenth of the time of torch's or less.
+            # NumPy's argmax is vectorised, torch's on a CPU is not.
             return torch.from_numpy(log_probs.detach().numpy().argmax(-1))[:, None]
         return log_probs.argmax(dim=-1, keepdim=True)
 
