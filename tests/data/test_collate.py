@@ -1,6 +1,5 @@
 """Padded batches and the shift of the target."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,10 +22,9 @@ def test_places_are_the_targets_without_padding() -> None:
     assert batch.n_tokens == 5
 
 
-def test_tags_stand_before_the_sources() -> None:
-    batch = collate([[5], [6, 7]], [[9], [9]], tags=np.array([[4], [8]]))
-    assert batch.src.tolist() == [[4, 5, EOS, PAD], [8, 6, 7, EOS]]
-    assert torch.equal(batch.src_key_padding_mask, batch.src == PAD)
+def test_few_shapes_pad_to_three_significant_bits() -> None:
+    widths = [collate([[5] * n], [[5]], few_shapes=True).src.size(1) for n in (0, 6, 7, 8, 11, 12, 15, 16, 39)]
+    assert widths == [1, 7, 8, 10, 12, 14, 16, 20, 40]
 
 
 def test_empty_sentences_are_only_special_ids() -> None:

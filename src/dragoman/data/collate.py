@@ -10,9 +10,11 @@ The size of a batch is its number of pairs x its longest sentence, source or tar
 are sorted by the length of the longer side, then by the difference between source and target. The direction of the
 second sort alternates from one length to the next, so neighbours stay similar and both sides have little padding.
 Pairs of equal lengths are shuffled in each epoch, so batch boundaries are the same in every epoch.
+
+In bf16 on a CPU, oneDNN compiles each matrix product for its shape, which takes milliseconds. `few_shapes` pads to
+lengths of three significant bits (.. 7, 8, 10, 12, 14, 16, 20 ..), and batches have multiples of 8 pairs.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,9 +25,10 @@ from torch import Tensor
 
 from dragoman.special import BOS, EOS, PAD
 
-# Epoch 0 begins with this number of longest batches; with more ranks, with one for each.
+# Epoch 0 begins with so many longest batches, at least one for each rank: if memory runs out, then at the first step.
 _LONGEST_FIRST = 8
 Ids = Sequence[int] | np.ndarray  # of a sentence
+Lengths = tuple[np.ndarray, np.ndarray]  # of sources and targets
 
 
 @dataclass(kw_only=True)
@@ -45,18 +48,14 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """Move the tensors to `device`; to a GPU through pinned memory, without waiting."""
         pin = torch.device(device).type == "cuda"
-        moved: dict[str, Any] = {}
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                moved[name] = (value.pin_memory() if pin else value).to(device, non_blocking=pin)
-        return replace(self, **moved)
+        tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()} if pin else tensors
+        return replace(self, **{name: tensor.to(device, non_blocking=pin) for name, tensor in tensors.items()})
 
 
-def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], tags: np.ndarray | None = None) -> Batch:
-    """Batch B rows of ids without special ids; `tags` (B, n) precede the sources."""
-    (src, src_lengths), (tgt, tgt_lengths) = _pad(src_ids), _pad(tgt_ids)
-    if tags is not None:
-        src, src_lengths = np.hstack([tags, src]), src_lengths + tags.shape[1]
+def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], *, few_shapes: bool = False) -> Batch:
+    """Batch B rows of ids without <BOS> and <EOS>."""
+    (src, src_lengths), (tgt, tgt_lengths) = _pad(src_ids, few_shapes), _pad(tgt_ids, few_shapes)
     rows = np.arange(len(src))
     src[rows, src_lengths] = EOS
     tgt_in = np.empty_like(tgt)
@@ -74,32 +73,39 @@ def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], tags: np.ndarray | N
     )
 
 
-def _pad(rows: Sequence[Ids]) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids (B, longest + 1) padded on the right, and the lengths (B,)."""
+def _pad(rows: Sequence[Ids], few_shapes: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids padded on the right, at least (B, longest + 1), and the lengths (B,)."""
     lengths = np.array(list(map(len, rows)), np.int64)
-    is_id = np.arange(lengths.max() + 1) < lengths[:, None]
+    is_id = np.arange(_padded_lengths(lengths.max() + 1, few_shapes)) < lengths[:, None]
     padded = np.full(is_id.shape, PAD, np.int64)
     # An empty list would become an array of floats.
     padded[is_id] = np.concatenate(rows, dtype=np.int64, casting="unsafe")
     return padded, lengths
 
 
-def length_batches(lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_per: int = 1) -> list[list[int]]:
-    """Return batches of indices, longest first, of at most `max_tokens` positions.
+def _padded_lengths(lengths: Any, few_shapes: bool) -> Any:
+    """Round up to three significant bits, if `few_shapes`."""
+    unit = 2 ** np.maximum(0, np.frexp(lengths)[1] - 3) if few_shapes else 1
+    return -(-lengths // unit) * unit
 
-    A sentence takes `rows_per` rows, e.g. the beam size. A sentence that exceeds `max_tokens` is a batch of its own.
+
+def length_batches(lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_per: int = 1) -> list[list[int]]:
+    """Return batches of indices, longest first.
+
+    A batch has at most `max_tokens` positions or one sentence, which takes `rows_per` rows, e.g. the beam size.
     """
     lengths = np.asarray(lengths, np.int64)
     order = np.argsort(-lengths, kind="stable")
     boundaries = _boundaries(lengths[order] * rows_per, max_tokens)
-    return [order[start:stop].tolist() for start, stop in itertools.pairwise(boundaries)]
+    return [batch.tolist() for batch in np.split(order, boundaries[1:-1])] if len(lengths) else []
 
 
-def _boundaries(longest: np.ndarray, max_tokens: int) -> np.ndarray:
+def _boundaries(longest: np.ndarray, max_tokens: int, few_shapes: bool = False) -> np.ndarray:
     """Return the boundaries (n_batches + 1,) of batches; `longest` is descending."""
     boundaries = [0]
     while (start := boundaries[-1]) < len(longest):
         n_rows = max(1, max_tokens // max(1, int(longest[start])))
+        n_rows -= n_rows % 8 if few_shapes and n_rows > 8 else 0
         boundaries.append(min(len(longest), start + n_rows))
     return np.array(boundaries)
 
@@ -107,7 +113,7 @@ def _boundaries(longest: np.ndarray, max_tokens: int) -> np.ndarray:
 def _sorted_pairs(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
     """Return pair indices (n,), longest first; `rng` shuffles pairs of equal lengths."""
     longest = np.maximum(src, tgt)
-    difference = np.where(longest % 2 == 0, src - tgt, tgt - src)
+    difference = np.where(np.unique(longest, return_inverse=True)[1] % 2 == 0, src - tgt, tgt - src)
     order = np.arange(len(longest)) if rng is None else rng.permutation(len(longest))
     return order[np.lexsort((difference[order], -longest[order]))]
 
@@ -115,31 +121,27 @@ def _sorted_pairs(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | N
 class BatchPlan:
     """The batches of every epoch, for one rank of `world_size`.
 
-    `src` and `tgt` are the lengths of the pairs in token ids, including <EOS>. Each pair goes to one rank, once per
-    epoch. All ranks have the same number of batches. If `world_size` does not divide the total, the first batches of
-    the epoch are repeated, at most world_size - 1 of them.
+    `lengths` are those of the pairs in token ids, including <EOS>. Each pair goes to one rank, once per epoch. All
+    ranks have the same number of batches, for which the first world_size - 1 or fewer are repeated (`np.resize`).
     """
 
     def __init__(
-        self, src: np.ndarray, tgt: np.ndarray, max_tokens: int, seed: int, rank: int = 0, world_size: int = 1
+        self, lengths: Lengths, max_tokens: int, seed: int, rank: int = 0, world_size: int = 1, few_shapes: bool = False
     ) -> None:
-        self._src, self._tgt = src, tgt
+        self._src, self._tgt = (_padded_lengths(side, few_shapes) for side in lengths)
         self._seed, self._rank, self._world_size = seed, rank, world_size
-        order = _sorted_pairs(src, tgt)
-        src, tgt = src[order], tgt[order]
-        self._boundaries = _boundaries(np.maximum(src, tgt), max_tokens)
+        order = _sorted_pairs(self._src, self._tgt)
+        src, tgt = self._src[order], self._tgt[order]
+        self._boundaries = _boundaries(np.maximum(src, tgt), max_tokens, few_shapes)
         starts, n_rows = self._boundaries[:-1], np.diff(self._boundaries)
         src_width, tgt_width = (np.maximum.reduceat(side, starts).astype(np.int64) for side in (src, tgt))
-        n_tokens = np.add.reduceat(tgt, starts, dtype=np.int64)
-        # (n_batches, 4) of all ranks, longest first: number of pairs, padded lengths of src and tgt, target tokens
+        n_tokens = np.add.reduceat(lengths[1][order], starts, dtype=np.int64)
+        # (n_batches, 4) of all ranks, longest first: pairs, padded lengths of src and tgt, target tokens (about)
         self.shapes = np.stack([n_rows, src_width, tgt_width, n_tokens], axis=1)
         self.batches_per_epoch = -(-len(starts) // world_size)  # per rank
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
-        """Return the pair indices of each batch of this rank.
-
-        Epoch 0 begins with the longest batches, so that an out-of-memory error occurs at the first step.
-        """
+        """Return the pair indices of each batch of this rank."""
         rng = np.random.default_rng((self._seed, epoch))
         pairs = _sorted_pairs(self._src, self._tgt, rng)
         n_batches = len(self.shapes)
@@ -147,7 +149,6 @@ class BatchPlan:
         if epoch == 0:
             longest_first = np.arange(min(max(_LONGEST_FIRST, self._world_size), n_batches))
             order = np.concatenate([longest_first, order[order >= len(longest_first)]])
-        # np.resize repeats the order from its beginning, so that every rank has the same number of batches.
         order = np.resize(order, self.batches_per_epoch * self._world_size)
         batches = np.split(pairs, self._boundaries[1:-1])
         return [batches[i] for i in order[self._rank :: self._world_size]]

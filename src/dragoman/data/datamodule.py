@@ -25,8 +25,8 @@ BatchIndex = tuple[int, np.ndarray, np.ndarray]
 class BatchDataset(Dataset[Batch]):
     """Batches by BatchIndex; `tags` (n_directions, 1 or 0) precede the sources."""
 
-    def __init__(self, prepared: Prepared, config: DataConfig, seed: int, tags: np.ndarray) -> None:
-        self._alpha, self._max_length = config.tokenizer.sampling, config.max_length
+    def __init__(self, prepared: Prepared, config: DataConfig, seed: int, tags: np.ndarray, few_shapes: bool) -> None:
+        self._alpha, self._max_length, self._few_shapes = config.tokenizer.sampling, config.max_length, few_shapes
         self._seed, self._tags, self._ids = seed, tags, prepared.train_ids
         self._tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
 
@@ -35,7 +35,8 @@ class BatchDataset(Dataset[Batch]):
         # The sides of pair i are the rows 2i and 2i + 1; backwards, the second is the source.
         rows = list(zip(src.tolist(), places.tolist(), strict=True))
         src_ids, tgt_ids = ([self._tokens(row ^ side, epoch, place) for row, place in rows] for side in (0, 1))
-        return collate(src_ids, tgt_ids, self._tags[src % 2])
+        src_ids = list(map(np.append, self._tags[src % 2], src_ids))
+        return collate(src_ids, tgt_ids, few_shapes=self._few_shapes)
 
     def _tokens(self, row: int, epoch: int, place: int) -> Ids:
         """Return the stored ids of a row, or a random tokenisation of it.
@@ -63,7 +64,7 @@ class TranslationData(LightningDataModule):
     trained on. The training module increases it after each batch, so prefetched batches are fetched again on resume.
     """
 
-    def __init__(self, config: DataConfig, run_dir: Path, seed: int) -> None:
+    def __init__(self, config: DataConfig, run_dir: Path, seed: int, *, few_shapes: bool = False) -> None:
         super().__init__()
         self.config, self.seed, self.directions = config, seed, config.every_direction
         prepared = prepare(config, Path(run_dir))
@@ -71,7 +72,7 @@ class TranslationData(LightningDataModule):
         self.fingerprint, self.notes = prepared.fingerprint(), prepared.notes
         self.validation, self.test = prepared.pairs("validation"), prepared.pairs("test")
         self._tags = np.array([self.src_tokenizer.tag(to.tgt) for to in self.directions], np.int64)
-        self._dataset, self.train_ids = BatchDataset(prepared, config, seed, self._tags), prepared.train_ids
+        self._dataset, self.train_ids = BatchDataset(prepared, config, seed, self._tags, few_shapes), prepared.train_ids
         # Pairs of an epoch in each direction; repeated pairs count each time.
         pairs = np.repeat(np.arange(len(prepared.repeats)), prepared.repeats)
         self.train_size, (n_directions, n_tags) = len(pairs), self._tags.shape
@@ -79,13 +80,13 @@ class TranslationData(LightningDataModule):
         # Lengths of sources and targets of an epoch, special ids included.
         n_ids = np.diff(self.train_ids.offsets).astype(np.int32) + 1
         self.lengths = n_ids[self._sources] + n_tags, n_ids[self._sources ^ 1]
-        self.consumed = 0
+        self.consumed, self._few_shapes = 0, few_shapes
 
     @property
     def plan(self) -> BatchPlan:
         """The batch plan of the rank of the attached trainer; else of a single rank."""
         place = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        return BatchPlan(*self.lengths, self.config.max_tokens, self.seed, *place)
+        return BatchPlan(self.lengths, self.config.max_tokens, self.seed, *place, self._few_shapes)
 
     def _indices(self) -> Iterator[BatchIndex]:
         """Yield the indices of all batches from number `consumed` on, without end."""

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
+from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -58,7 +59,8 @@ class _ProjectedLoss(torch.autograd.Function):
         ctx, states: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, dtype: torch.dtype, train: bool
     ) -> tuple[Tensor, Tensor]:
         chunk = 2048 // dtype.itemsize if states.device.type == "cpu" else 8192  # a GPU prefers few large products
-        s, vocab_size, cast_weight, cast_states = label_smoothing, len(weight), weight.to(dtype), states.to(dtype)
+        s, n, vocab_size, cast_weight = label_smoothing, len(states), len(weight), weight.to(dtype)
+        cast_states = F.pad(states.to(dtype), (0, 0, 0, -n % 64))  # zeros, for few different shapes (data/collate.py)
         # Logits z = W x. Smoothing spreads its mass s evenly over the vocabulary. The loss of a token is
         # (1 - s) * -log p(y) + s * mean(-log p) = -log p(y) + s * (z(y) - mean(z)), its gradient for z(v) is
         # p(v) - (1 - s) * (v = y) - s / V. Only the terms of p need the matrix.
@@ -67,10 +69,10 @@ class _ProjectedLoss(torch.autograd.Function):
         target_weight, mean = weight[targets], weight.mean(0)  # (n, D), (D,)
         states_gradient = torch.empty_like(cast_states)
         nll = torch.zeros((), device=states.device)
-        for start in range(0, states.size(0), chunk):
+        for start in range(0, n, chunk):
             x, y = cast_states[start : start + chunk], targets[start : start + chunk, None]
             p = (x @ cast_weight.t()).softmax(dim=-1)  # (c, V)
-            nll -= p.gather(1, y).float().clamp(min=torch.finfo(torch.float32).tiny).log().sum()
+            nll -= p[: len(y)].gather(1, y).float().clamp(min=torch.finfo(torch.float32).tiny).log().sum()
             if train:
                 torch.mm(p, cast_weight, out=states_gradient[start : start + chunk])
                 if dtype == torch.float32:
@@ -78,7 +80,7 @@ class _ProjectedLoss(torch.autograd.Function):
                 else:
                     weight_gradient += p.t() @ x
         loss = nll + s * (states * (target_weight - mean)).sum()
-        states_gradient = states_gradient.float().sub_(target_weight, alpha=1 - s).sub_(mean, alpha=s)
+        states_gradient = states_gradient[:n].float().sub_(target_weight, alpha=1 - s).sub_(mean, alpha=s)
         ctx.save_for_backward(states_gradient, weight_gradient)
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -148,12 +150,12 @@ class TranslationModule(LightningModule):
         perplexity = math.exp(min(50.0, nll / n))
         return {"loss": loss / n, "perplexity": perplexity, "gradient_norm": norm, "learning_rate": self._last[1]}
 
-    def _forward(self, batch: Batch, model: Transformer) -> Tensor:
-        """Return the decoder's hidden states (n_tokens, D) at all targets but padding."""
+    def _forward(self, batch: Batch, model: Transformer) -> tuple[Tensor, Tensor]:
+        """Return hidden states (n_tokens, D) and targets (n_tokens,), without padding."""
         memory = model.encode(batch.src, batch.src_key_padding_mask)
         states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask)  # (B, T, D)
         # by index, because a boolean mask would make the CPU wait for the GPU
-        return states.flatten(0, 1).index_select(0, batch.places)
+        return states.flatten(0, 1).index_select(0, batch.places), batch.tgt_out.flatten().index_select(0, batch.places)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # of Lightning
@@ -165,8 +167,7 @@ class TranslationModule(LightningModule):
             # Lightning would keep the gradients of the last step in memory during the forward pass.
             self.zero_grad()
             self.sums = torch.zeros(2, device=self.device)
-        targets = batch.tgt_out.flatten().index_select(0, batch.places)
-        states, weight = self._states(batch, self.model), self.model.projection.weight
+        (states, targets), weight = self._states(batch, self.model), self.model.projection.weight
         loss, nll = projected_loss(states, weight, targets, label_smoothing=self.config.label_smoothing)
         self.tokens += batch.n_tokens
         self.sums = self.sums + torch.stack([loss.detach(), nll])
@@ -224,8 +225,8 @@ class TranslationModule(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         model = self.best_model
-        targets = batch.tgt_out.flatten().index_select(0, batch.places)
-        _, nll = projected_loss(self._forward(batch, model), model.projection.weight, targets)
+        states, targets = self._forward(batch, model)
+        _, nll = projected_loss(states, model.projection.weight, targets)
         self.validation_sums += torch.tensor([float(nll), batch.n_tokens])
 
     def validation_loss(self) -> float:

@@ -158,15 +158,12 @@ def provenance() -> dict[str, str]:
 
 
 def configure_memory() -> None:
-    """Set what glibc, torch and oneDNN do with memory.
+    """Set what glibc and torch do with memory.
 
     glibc keeps what is freed: otherwise large buffers are faulted in again at every step. torch takes huge pages; it
-    reads the variable when it allocates its first tensor. oneDNN, which multiplies in bf16 on a CPU, compiles a product
-    for each shape and by default keeps 1,024 of them, which need gigabytes. 32 are as fast, because few batches have
-    the same shape. scripts/README.md "Memory" has the figures.
+    reads the variable when it allocates its first tensor. scripts/README.md "Memory" has the figures.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     if hasattr(LIBC, "mallopt"):
         m_mmap_max, m_trim_threshold, m_top_pad = -4, -1, -2
         LIBC.mallopt(m_mmap_max, 0)
