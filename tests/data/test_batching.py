@@ -71,12 +71,12 @@ def test_a_pair_beyond_the_budget_is_a_batch_alone() -> None:
 
 
 def test_few_shapes_are_planned_and_collated(lengths: tuple) -> None:
-    exact, plan = (BatchPlan(lengths, BUDGET, 1, few_shapes=few) for few in (False, True))
+    exact, plan = (BatchPlan(lengths, BUDGET, 1, few_shapes=few) for few in (0, 99))
     assert len(np.unique(plan.shapes[:, :3], axis=0)) < len(np.unique(exact.shapes[:, :3], axis=0)) / 2
     assert all(n % 8 == 0 or n < 8 for n in plan.shapes[:-1, 0])
     assert sorted(np.concatenate(plan.epoch(1)).tolist()) == list(range(len(lengths[0])))
     for pairs, (n_pairs, *widths, _) in zip(plan.epoch(0)[:8], plan.shapes.tolist(), strict=False):
         ids = ([[5] * (n - 1) for n in side[pairs]] for side in lengths)
-        batch = collate(*ids, few_shapes=True)
+        batch = collate(*ids, few_shapes=99)
         assert [len(batch.src), batch.src.size(1), batch.tgt_in.size(1)] == [n_pairs, *widths]
         assert batch.src.numel() <= BUDGET

@@ -12,7 +12,8 @@ second sort alternates from one length to the next, so neighbours stay similar a
 Pairs of equal lengths are shuffled in each epoch, so batch boundaries are the same in every epoch.
 
 In bf16 on a CPU, oneDNN compiles each matrix product for its shape, which takes milliseconds. `few_shapes` pads to
-lengths of three significant bits (.. 7, 8, 10, 12, 14, 16, 20 ..), and batches have multiples of 8 pairs.
+lengths of three significant bits (.. 7, 8, 10, 12, 14, 16, 20 ..), at most to its value, and batches have multiples of
+8 pairs; 0 pads no more than necessary.
 """
 
 from collections.abc import Sequence
@@ -53,7 +54,7 @@ class Batch:
         return replace(self, **{name: tensor.to(device, non_blocking=pin) for name, tensor in tensors.items()})
 
 
-def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], *, few_shapes: bool = False) -> Batch:
+def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], *, few_shapes: int = 0) -> Batch:
     """Batch B rows of ids without <BOS> and <EOS>."""
     (src, src_lengths), (tgt, tgt_lengths) = _pad(src_ids, few_shapes), _pad(tgt_ids, few_shapes)
     rows = np.arange(len(src))
@@ -73,7 +74,7 @@ def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], *, few_shapes: bool 
     )
 
 
-def _pad(rows: Sequence[Ids], few_shapes: bool) -> tuple[np.ndarray, np.ndarray]:
+def _pad(rows: Sequence[Ids], few_shapes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return ids padded on the right, at least (B, longest + 1), and the lengths (B,)."""
     lengths = np.array(list(map(len, rows)), np.int64)
     is_id = np.arange(_padded_lengths(lengths.max() + 1, few_shapes)) < lengths[:, None]
@@ -83,10 +84,9 @@ def _pad(rows: Sequence[Ids], few_shapes: bool) -> tuple[np.ndarray, np.ndarray]
     return padded, lengths
 
 
-def _padded_lengths(lengths: Any, few_shapes: bool) -> Any:
-    """Round up to three significant bits, if `few_shapes`."""
-    unit = 2 ** np.maximum(0, np.frexp(lengths)[1] - 3) if few_shapes else 1
-    return -(-lengths // unit) * unit
+def _padded_lengths(lengths: Any, few_shapes: int) -> Any:
+    unit = 2 ** np.maximum(0, np.frexp(lengths)[1] - 3)
+    return np.maximum(lengths, np.minimum(-(-lengths // unit) * unit, few_shapes))
 
 
 def length_batches(lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_per: int = 1) -> list[list[int]]:
@@ -100,7 +100,7 @@ def length_batches(lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_pe
     return [batch.tolist() for batch in np.split(order, boundaries[1:-1])] if len(lengths) else []
 
 
-def _boundaries(longest: np.ndarray, max_tokens: int, few_shapes: bool = False) -> np.ndarray:
+def _boundaries(longest: np.ndarray, max_tokens: int, few_shapes: int = 0) -> np.ndarray:
     """Return the boundaries (n_batches + 1,) of batches; `longest` is descending."""
     boundaries = [0]
     while (start := boundaries[-1]) < len(longest):
@@ -126,7 +126,7 @@ class BatchPlan:
     """
 
     def __init__(
-        self, lengths: Lengths, max_tokens: int, seed: int, rank: int = 0, world_size: int = 1, few_shapes: bool = False
+        self, lengths: Lengths, max_tokens: int, seed: int, rank: int = 0, world_size: int = 1, few_shapes: int = 0
     ) -> None:
         self._src, self._tgt = (_padded_lengths(side, few_shapes) for side in lengths)
         self._seed, self._rank, self._world_size = seed, rank, world_size

@@ -25,7 +25,7 @@ BatchIndex = tuple[int, np.ndarray, np.ndarray]
 class BatchDataset(Dataset[Batch]):
     """Batches by BatchIndex; `tags` (n_directions, 1 or 0) precede the sources."""
 
-    def __init__(self, prepared: Prepared, config: DataConfig, seed: int, tags: np.ndarray, few_shapes: bool) -> None:
+    def __init__(self, prepared: Prepared, config: DataConfig, seed: int, tags: np.ndarray, few_shapes: int) -> None:
         self._alpha, self._max_length, self._few_shapes = config.tokenizer.sampling, config.max_length, few_shapes
         self._seed, self._tags, self._ids = seed, tags, prepared.train_ids
         self._tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
@@ -64,7 +64,7 @@ class TranslationData(LightningDataModule):
     trained on. The training module increases it after each batch, so prefetched batches are fetched again on resume.
     """
 
-    def __init__(self, config: DataConfig, run_dir: Path, seed: int, *, few_shapes: bool = False) -> None:
+    def __init__(self, config: DataConfig, run_dir: Path, seed: int, *, few_shapes: int = 0) -> None:
         super().__init__()
         self.config, self.seed, self.directions = config, seed, config.every_direction
         prepared = prepare(config, Path(run_dir))

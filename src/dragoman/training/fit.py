@@ -148,8 +148,8 @@ def prepare(config: Config, run_dir: Path, record: dict[str, Any]) -> tuple[Conf
     record["recipe"] holds the automatic settings for the next start. Raises UserError without validation pairs.
     """
     seed_everything(config.seed, verbose=False)
-    is_bf16_on_cpu = (config.trainer.accelerator, config.trainer.precision) == ("cpu", "bf16")
-    data = TranslationData(config.data, run_dir, config.seed, few_shapes=is_bf16_on_cpu)
+    few_shapes = config.data.longest if (config.trainer.accelerator, config.trainer.precision) == ("cpu", "bf16") else 0
+    data = TranslationData(config.data, run_dir, config.seed, few_shapes=few_shapes)
     config = recipe.complete(config, data, record.setdefault("recipe", {}))
     data.config = config.data
     if not len(data.val_dataloader()):
