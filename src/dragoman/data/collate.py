@@ -11,9 +11,9 @@ are sorted by the length of the longer side, then by the difference between sour
 second sort alternates from one length to the next, so neighbours stay similar and both sides have little padding.
 Pairs of equal lengths are shuffled in each epoch, so batch boundaries are the same in every epoch.
 
-In bf16 on a CPU, oneDNN compiles each matrix product for its shape, which takes milliseconds. `few_shapes` pads to
-lengths of three significant bits (.. 7, 8, 10, 12, 14, 16, 20 ..), at most to its value, and batches have multiples of
-8 pairs; 0 pads no more than necessary.
+In bf16 on a CPU, oneDNN compiles a matrix product for each shape, which takes milliseconds. `few_shapes`, the maximum
+padded length, makes shapes repeat: lengths are padded to three significant bits (.. 7, 8, 10, 12, 14, 16, 20 ..), and
+batches have multiples of 8 pairs. With 0, padding is as short as possible.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dragoman.special import BOS, EOS, PAD
 
-# Epoch 0 begins with so many longest batches, at least one for each rank: if memory runs out, then at the first step.
+# Number of longest batches at the start of epoch 0, at least one per rank, so that memory runs out at the first step.
 _LONGEST_FIRST = 8
 Ids = Sequence[int] | np.ndarray  # of a sentence
 Lengths = tuple[np.ndarray, np.ndarray]  # of sources and targets
@@ -75,7 +75,7 @@ def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], *, few_shapes: int =
 
 
 def _pad(rows: Sequence[Ids], few_shapes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids padded on the right, at least (B, longest + 1), and the lengths (B,)."""
+    """Return ids padded on the right, (B, longest + 1) or wider, and the lengths (B,)."""
     lengths = np.array(list(map(len, rows)), np.int64)
     is_id = np.arange(_padded_lengths(lengths.max() + 1, few_shapes)) < lengths[:, None]
     padded = np.full(is_id.shape, PAD, np.int64)
@@ -92,7 +92,7 @@ def _padded_lengths(lengths: Any, few_shapes: int) -> Any:
 def length_batches(lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_per: int = 1) -> list[list[int]]:
     """Return batches of indices, longest first.
 
-    A batch has at most `max_tokens` positions or one sentence, which takes `rows_per` rows, e.g. the beam size.
+    A batch has at most `max_tokens` positions, or one sentence. A sentence takes `rows_per` rows, e.g. the beam size.
     """
     lengths = np.asarray(lengths, np.int64)
     order = np.argsort(-lengths, kind="stable")
@@ -136,7 +136,7 @@ class BatchPlan:
         starts, n_rows = self._boundaries[:-1], np.diff(self._boundaries)
         src_width, tgt_width = (np.maximum.reduceat(side, starts).astype(np.int64) for side in (src, tgt))
         n_tokens = np.add.reduceat(lengths[1][order], starts, dtype=np.int64)
-        # (n_batches, 4) of all ranks, longest first: pairs, padded lengths of src and tgt, target tokens (about)
+        # (n_batches, 4) of all ranks, longest first: pairs, padded lengths of src and tgt, approximate target tokens
         self.shapes = np.stack([n_rows, src_width, tgt_width, n_tokens], axis=1)
         self.batches_per_epoch = -(-len(starts) // world_size)  # per rank
 

@@ -60,7 +60,7 @@ class _ProjectedLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         chunk = 2048 // dtype.itemsize if states.device.type == "cpu" else 8192  # a GPU prefers few large products
         s, n, vocab_size, cast_weight = label_smoothing, len(states), len(weight), weight.to(dtype)
-        cast_states = F.pad(states.to(dtype), (0, 0, 0, -n % 64))  # zeros, for few different shapes (data/collate.py)
+        cast_states = F.pad(states.to(dtype), (0, 0, 0, -n % 64))  # zeros, so that shapes repeat (data/collate.py)
         # Logits z = W x. Smoothing spreads its mass s evenly over the vocabulary. The loss of a token is
         # (1 - s) * -log p(y) + s * mean(-log p) = -log p(y) + s * (z(y) - mean(z)), its gradient for z(v) is
         # p(v) - (1 - s) * (v = y) - s / V. Only the terms of p need the matrix.
