@@ -61,9 +61,9 @@ def near_copies(pairs: list[Pair]) -> list[str]:
     """
     pairs = [pair for pair in pairs if len(folded(pair.zh)) > SHORT]
     zh, en = [folded(pair.zh) for pair in pairs], [bare(pair.en) for pair in pairs]
-    near = {(i, j) for i, j in similar(zh, zh, 2, NEAR) if i > j}
-    near &= {*similar(en, en, 3, NEAR), *((i, j) for i, j in near if zh[i] == zh[j])}
-    return [f"near copies: {pairs[i].zh} | {pairs[j].zh} ({pairs[i].en} | {pairs[j].en})" for i, j in sorted(near)]
+    near = sorted((i, j) for i, j in similar(zh, zh, 2, NEAR) if i > j)
+    near = [(i, j) for i, j in near if zh[i] == zh[j] or any(similar([en[i]], [en[j]], 3, NEAR))]
+    return [f"near copies: {pairs[i].zh} | {pairs[j].zh} ({pairs[i].en} | {pairs[j].en})" for i, j in near]
 
 
 def uncovered(words: Sequence[str], pairs: list[Pair]) -> list[str]:
