@@ -104,8 +104,7 @@ def build(pairs: list[Pair]) -> dict[str, Splits]:
     """Both corpora, of the written pairs and the tables under HOME."""
     written = split_written(pairs)
     composed = shuffled(compose_all(pairs))[:COMPOSED]
-    for i, pair in enumerate(composed[::UNMARKED]):
-        composed[i * UNMARKED] = pair._replace(zh=pair.zh.rstrip("。？！"), en=pair.en.rstrip(".?!"))
+    composed[::UNMARKED] = [Pair(zh.rstrip("。？！"), en.rstrip(".?!"), c) for zh, en, c in composed[::UNMARKED]]
     return {"written": written, "composed": split_composed(composed, written)}
 
 
