@@ -59,7 +59,7 @@ class BundleInfo:
 
     @property
     def max_length(self) -> int:
-        """Maximum pieces of a training sentence; the translator splits longer ones."""
+        """Maximum pieces of a training sentence."""
         return self.meta.get("max_length", 256)
 
 

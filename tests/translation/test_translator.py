@@ -50,10 +50,31 @@ def test_the_sentences_of_a_line_add_up(translator: Translator) -> None:
     assert len(whole.tokens) == len(whole.token_scores)
 
 
-def test_a_long_sentence_has_a_warning(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(translator.bundle.meta, "usual_length", 2)
-    (message,) = translator.translate([CHINESE[0]])[0].warnings
-    assert message == "unusual length: longer than nearly all training sentences"
+def test_a_sentence_longer_than_nearly_all_of_training_is_split_and_has_a_warning(translator: Translator) -> None:
+    length = max(len(translator.bundle.src_tokenizer.encode(line)) for line in CHINESE[:2])
+    short = Translator(dataclasses.replace(translator.bundle, meta={"usual_length": length}))
+    line = f"{CHINESE[0][:-1]} {CHINESE[1]}"
+    (result,) = short.translate([line], GREEDY)
+    assert result.warnings[-1] == "unusual length: longer than nearly all training sentences"
+    assert result.text == " ".join(texts(short, [CHINESE[0][:-1], CHINESE[1]], "zh_en"))
+
+
+def test_symbols_outside_the_vocabulary_are_copied(translator: Translator) -> None:
+    (zh1, zh2, _), (en1, en2, _) = CHINESE[:3], ENGLISH
+    lines = [f"{zh1}👍{zh2}", f"{zh1[:-1]}👍🏽❤️{zh1[-1]}", f"👍 {zh1}"]
+    results = translator.translate(lines, GREEDY, direction="zh_en")
+    assert [result.text for result in results] == [f"{en1} 👍 {en2}", f"{en1} 👍🏽❤️", f"👍 {en1}"]
+    assert not any(result.warnings for result in results)
+
+
+def test_full_width_forms_are_read_as_plain_ones(translator: Translator) -> None:
+    plain, wide = "a good day", "ａ ｇｏｏｄ ｄａｙ"
+    assert texts(translator, [wide], "en_zh") == texts(translator, [plain], "en_zh")
+
+
+def test_one_text_is_not_a_list_of_lines(translator: Translator) -> None:
+    with pytest.raises(UserError, match=r"Write translate\(\[text\]\)"):
+        translator.translate(CHINESE[0])
 
 
 def test_n_best_are_sorted_and_the_first_is_the_text(translator: Translator) -> None:

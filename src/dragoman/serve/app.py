@@ -247,7 +247,7 @@ class Service:
         """Return the translator, the direction, and the first sentences to translate."""
         direction = self.direction(request, request.q)
         translator = self.models[direction].translator
-        longest = min(MOST_PIECES, translator.bundle.max_length)
+        longest = min(MOST_PIECES, translator.longest)
         parts = sentences(request.q.strip(), translator.bundle.src_tokenizer, [], longest)
         return translator, str(direction), [part.text for part in parts if part.ids][:MOST_SENTENCES]
 

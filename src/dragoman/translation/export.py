@@ -71,13 +71,8 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
         _write(bundle, new, positions, "float32")
         _verify(bundle, CTranslate2Engine(new, bundle, positions), sources)
         _write(bundle, new, positions, quantization)
-        manifest = {
-            "format_version": FORMAT_VERSION,
-            "quantization": quantization,
-            "positions": positions,
-            "made_of": origin,
-            "files": entries(new),
-        }
+        manifest = {"format_version": FORMAT_VERSION, "quantization": quantization, "positions": positions}
+        manifest |= {"made_of": origin, "files": entries(new)}
         (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
     target = export_of(folder)

@@ -1,7 +1,7 @@
 """Lines: split into sentences, joined again, and examined for mistakes."""
 
-import math
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -62,6 +62,7 @@ class Sentence(NamedTuple):
     text: str
     ids: list[int]  # with the tag of the target language, without <EOS>
     space: str  # white space after the sentence in the line
+    is_part: bool = False  # of a sentence that is too long
 
 
 def sentences(
@@ -69,17 +70,34 @@ def sentences(
 ) -> Iterator[Sentence]:
     """Split a text into sentences of at most `max_length` pieces, `tag` not counted.
 
-    A sentence that is too long is split again, at half its length. A single character is never split.
+    A sentence that is too long is split again, at half its length. A single character is never split. Emoji and other
+    symbols that the vocabulary lacks are sentences of their own, so they are copied.
     """
     for part, space in split_sentences(text, max_chars or _CHARS_PER_PIECE * max_length):
-        clean = clean_text(part)
-        ids = tokenizer.encode(clean) if any(map(str.isalnum, clean)) else []
-        if len(ids) <= max_length or len(part) == 1:
-            yield Sentence(clean, tag + ids if ids else [], space)
-        else:
-            *first, last = sentences(part, tokenizer, tag, max_length, (len(part) + 1) // 2)
-            yield from first
-            yield last._replace(space=last.space + space)
+        for clean in _without_symbols(clean_text(part), tokenizer):
+            ids = tokenizer.encode(clean) if any(map(str.isalnum, clean)) else []
+            if len(ids) <= max_length or len(clean) == 1:
+                yield Sentence(clean, tag + ids if ids else [], "")
+            else:
+                halves = sentences(clean, tokenizer, tag, max_length, (len(clean) + 1) // 2)
+                yield from (half._replace(is_part=True) for half in halves)
+        yield Sentence("", [], space)
+
+
+def _without_symbols(text: str, tokenizer: Tokenizer) -> list[str]:
+    """Split a sentence around the symbols, such as emoji, that the vocabulary lacks.
+
+    ２ and ％ become 2 and % if it has only these. A last mark stays with its sentence: 好吃👍！ -> 好吃！ 👍
+    """
+    if not any(map(str.isalnum, text)) or not _in_bytes(tokenizer, text):
+        return [text]
+    unknown = {c for c in text if _in_bytes(tokenizer, c)}
+    plain = {c: known for c in unknown if not _in_bytes(tokenizer, known := unicodedata.normalize("NFKC", c))}
+    text = "".join(plain.get(c, c) for c in text)
+    symbols = {"\u200d", "\ufe0f"}.union(c for c in unknown - plain.keys() if unicodedata.category(c)[0] == "S")
+    inside = re.escape("".join(symbols))
+    text = re.sub(f"([{inside}]+)([^\\w{inside}]*)$", r"\2\1", text)
+    return [part.strip() for part in re.split(f"([{inside}]+)", text) if part.strip()]
 
 
 def join(parts: Sequence[tuple[Sentence, list[Hypothesis]]], direction: Direction, bundle: BundleInfo) -> Translation:
@@ -88,7 +106,7 @@ def join(parts: Sequence[tuple[Sentence, list[Hypothesis]]], direction: Directio
     candidates = [_candidate(parts, rank, direction, bundle.tgt_tokenizer) for rank in ranks]
     source = " ".join(sentence.text for sentence, _ in parts)
     messages = list(warnings(source, candidates[0].text, direction, bundle.src_tokenizer))
-    if any(len(sentence.ids) > bundle.meta.get("usual_length", math.inf) for sentence, _ in parts):
+    if any(sentence.is_part for sentence, _ in parts):
         messages.append("unusual length: longer than nearly all training sentences")
     return Translation(candidates, messages)
 

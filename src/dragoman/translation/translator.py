@@ -2,10 +2,10 @@
 
 Every part of a line is translated or copied:
   - A line is split into sentences (data/text.py). A model is trained on single sentences, and would omit the
-    second one. A sentence longer than the training sentences is split again.
+    second one. A sentence longer than nearly all training sentences is split again.
   - The translated sentences are joined as the target language is written: English has a space between sentences,
     Chinese has none. Line breaks of the source stay.
-  - A blank line stays blank. A sentence without letters or digits (emoji, a row of dashes) is copied.
+  - A blank line stays blank. Symbols that the vocabulary lacks (emoji) are copied, and so is a row of dashes.
 All lines of a call have one direction: the argument `direction`, or the one whose source language fits the script of
 the first window. The n-th best translation of a line consists of the n-th best of each sentence. Lines are translated
 in windows, so memory does not grow with the length of a file.
@@ -45,6 +45,7 @@ class Translator:
     def __init__(self, bundle: BundleInfo, export: CTranslate2Engine | None = None, folder: Path | str = "") -> None:
         self.bundle, self._export, self._folder = bundle, export, folder
         self.tokenizers = bundle.src_tokenizer, bundle.tgt_tokenizer
+        self.longest = min(bundle.max_length, bundle.meta.get("usual_length", bundle.max_length))  # of a sentence
         self.engine = "ctranslate2" if export else "torch"  # for the searches that it supports
 
     @classmethod
@@ -74,6 +75,8 @@ class Translator:
 
     def translate(self, lines: Sequence[str], search: SearchConfig | None = None, **options: Any) -> list[Translation]:
         """Translate each line; for `options` see `stream`."""
+        if isinstance(lines, str):
+            raise UserError("translate: one text is not a list of lines. Write translate([text])")
         return list(self.stream(lines, search, **options))
 
     def stream(
@@ -110,7 +113,7 @@ class Translator:
         while texts := list(itertools.islice(rest, WINDOW)):
             to = to or self.direction(direction, "\n".join(texts))
             tag = tokenizer.tag(to.tgt)
-            window = [list(sentences(text.strip(), tokenizer, tag, self.bundle.max_length)) for text in texts]
+            window = [list(sentences(text.strip(), tokenizer, tag, self.longest)) for text in texts]
             sources = [sentence.ids for line in window for sentence in line if sentence.ids]
             numbers = range(n_sentences, n_sentences + len(sources))
             results = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers, progress=report))
@@ -152,14 +155,12 @@ class Translator:
         line_vectors(self.model, [], pooling)  # checks `pooling` before any input is read
         texts, tokenizer = list(lines), self.bundle.src_tokenizer
         tag = tokenizer.tag(self.direction(direction, "\n".join(texts[:WINDOW])).tgt)
-        split = (sentences(text.strip(), tokenizer, tag, self.bundle.max_length) for text in texts)
+        split = (sentences(text.strip(), tokenizer, tag, self.longest) for text in texts)
         ids = [[sentence.ids for sentence in line if sentence.ids] for line in split]
         return line_vectors(self.model, ids, pooling, batch_tokens=batch_tokens, progress=progress)
 
     def _whole(self, line: str, direction: str | None) -> list[int]:
         """Return the source ids of a line, with the tag, without splitting."""
-        if not any(map(str.isalnum, line)):
-            raise UserError(f"the line has no word to translate (found '{line[:40]}'). Give a sentence")
         tokenizer = self.bundle.src_tokenizer
         return [*tokenizer.tag(self.direction(direction, line).tgt), *tokenizer.encode(clean_text(line))]
 
