@@ -1,4 +1,4 @@
-"""Fixture of all tests."""
+"""What all tests share."""
 
 import logging
 import os
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are tiny: more threads only wait for each other
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,9 @@ _NAMED = ("name", "experiment")  # keys whose values name a run already
 _HINTS = {
     "ListConfig": "is a list. Write '[a,b]'; corpora: '[{path: my.tsv}]'",
     "Ambiguous value": "has several values. Add -m for a run with each, or write a list: '[a,b]'",
-    "LexerNoViableAlt": "cannot be read. Write ~ as the whole path, and quote other special characters: 'key=\"a b\"'",
+    "LexerNoViableAlt": "cannot be read. Write ~ as the whole path, and quote blanks, Chinese and other special "
+    "characters: 'data.corpora=[{path: \"我的 语料.tsv\"}]'",
+    "subclass of CorpusConfig": "write each corpus as in '[{path: my.tsv}]'",
 }
 ConfigStore.instance().store(name="schema", node=Config)
 
@@ -90,6 +92,8 @@ def _explain(error: Exception, overrides: list[str]) -> str:
         if part in str(error):
             return f"{key}: {message}"
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
-        known = [*GROUPS, *named_values(Config()), *(field.name for field in dataclasses.fields(CorpusConfig))]
+        known = [*GROUPS, *named_values(Config())]
+        if error.object_type is CorpusConfig:
+            return f"data.corpora: a corpus has no '{key}'. data/README.md, Formats, lists its settings, such as path"
         return f"{key}: not a setting{suggest(key, known)}. List them: train.py --cfg job"
     return f"{key}: {str(error).splitlines()[0]}"

@@ -266,8 +266,6 @@ class SearchConfig(Section, prefix="search."):
         super().__post_init__()
         if self.kind == "beam" and self.n_best > self.beam_size:
             raise UserError(f"search.n_best={self.n_best}: must be at most search.beam_size={self.beam_size}")
-        if self.kind == "greedy" and self.n_best > 1:
-            raise UserError(f"search.n_best={self.n_best}: greedy search has one answer; use kind=beam or sample")
 
     def max_length(self, source_length: int) -> int:
         """The most pieces that a translation of `source_length` pieces may have."""

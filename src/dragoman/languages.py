@@ -18,7 +18,7 @@ _NAMES = {
     "ru": "Russian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
 }  # fmt: skip
 _TRADITIONAL = {"zt", "zh-hant", "zh-tw", "zh-hk", "zh-mo"}
-_HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
 _KANA = re.compile("[\u3040-\u30ff]")
 _HANGUL = re.compile("[\uac00-\ud7af]")
 _WIDE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
@@ -96,7 +96,7 @@ def reads(language: str, text: str) -> bool:
     A language without a rule here has any script other than Chinese characters, kana and hangul.
     """
     # A word has fewer of these characters than letters of an alphabet, so each counts as four letters.
-    han, kana, hangul = (4 * len(script.findall(text)) for script in (_HAN, _KANA, _HANGUL))
+    han, kana, hangul = (4 * len(script.findall(text)) for script in (HAN, _KANA, _HANGUL))
     other = sum(map(str.isalpha, text)) - (han + kana + hangul) // 4
     if not (han or kana or hangul or other):
         return True

@@ -64,7 +64,7 @@ def corpus(home: Path) -> None:
         ("export --model runs/golden --to argos --push me/model", "--to huggingface"),
         ("neighbours king", "--vectors --model is required"),
         ("neighbours --vectors vectors.txt qeen", "did you mean 'queen'"),
-        ("neighbours --vectors vectors.txt king -", "missing at the end"),
+        ("neighbours --vectors vectors.txt king -", "a word must follow"),
         ("train_word2vec zh_en --output v", "did you mean experiment=zh_en"),
         ("notes wast", "did you mean 'waist'"),
         ("notes waist --out a.png", "one of pe, products, rope, t5, alibi"),

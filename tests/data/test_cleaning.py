@@ -109,10 +109,10 @@ def test_splits_from_train_share_no_sentence_with_it() -> None:
     names = [chr(0x4E00 + i) for i in range(400)]
     train = of(*(names[i % 300] + names[i] for i in range(400)))
     rows, splits, dropped = assign(train, of(), {"validation": 50, "test": 3})
-    assert {split: len(chosen) for split, chosen in splits.items()} == {"validation": 8, "test": 3}
+    assert {split: len(chosen) for split, chosen in splits.items()} == {"validation": 40, "test": 3}
     held_out = train[:, splits["validation"] + splits["test"]]
     assert not leaks(train[:, rows], held_out, sentence=True).any()
-    assert len(rows) + 11 + dropped[SHARED] == 400
+    assert len(rows) + 43 + dropped[SHARED] == 400
 
 
 def test_splits_from_train_do_not_depend_on_its_order() -> None:
@@ -133,7 +133,7 @@ def test_pairs_too_long_or_unequal_are_dropped(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([("I go", "我去")] * 3, "no training pair is left.*wrong script 3.*data.src and data.tgt"),
+        ([("I go", "我去")] * 3, "no training pair is left.*wrong script 3.*write 'en<TAB>zh' as its first line"),
         ([("", "I go")] * 3, r"no training pair is left after cleaning \(empty 3\)"),
         (b"", r"no training pair is left after cleaning \(no pair was read\)"),
         ([("我去", "I go")] * 5, None),

@@ -64,8 +64,8 @@ def test_the_fingerprint_is_that_of_the_content(prepare: Callable, write: Callab
 
 
 def test_a_failed_step_leaves_no_folder(small: Callable, own_cache: str) -> None:
-    with pytest.raises(UserError, match=r"data\.max_length=1: no training pair"):
-        small(cache=own_cache, max_length=1)
+    with pytest.raises(UserError, match="no training pair is left"):
+        small(cache=own_cache, src="en", tgt="zh")
     assert folders(own_cache) == set()
 
 

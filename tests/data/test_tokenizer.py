@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.config import TokenizerConfig
 from dragoman.data.text import clean_text
-from dragoman.data.tokenizer import KINDS, Tokenizer, check_config, suitable_size
+from dragoman.data.tokenizer import KINDS, Tokenizer, suitable_size
 from dragoman.errors import UserError
 from dragoman.special import BOS, EOS, PAD, UNK
 
@@ -45,7 +45,7 @@ def test_every_clean_text_survives_encode_and_decode(trained: dict, text: str, s
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
         assert not {PAD, UNK, BOS, EOS, *tokenizer.tag("zh"), *tokenizer.tag("en")} & set(ids)
-        if KINDS[kind]:
+        if kind in ("bpe", "unigram"):
             assert tokenizer.decode(tokenizer.sample(text, alpha=0.3, seed=seed)) == text
 
 
@@ -154,18 +154,7 @@ def test_a_foreign_file_fails(tmp_path: Path) -> None:
         Tokenizer(tmp_path / "missing.model")
 
 
-def test_an_impossible_kind_fails_with_the_choices() -> None:
-    with pytest.raises(UserError, match=r"bpe, unigram, char, word.*did you mean 'unigram'"):
-        check_config(TokenizerConfig(kind="unigrm"))
-    with pytest.raises(UserError, match=r"data.tokenizer.sampling=0.1.*choose kind bpe, unigram"):
-        check_config(TokenizerConfig(kind="char", sampling=0.1))
-
-
 def test_words_are_no_tokens_of_a_language_without_spaces(tmp_path: Path) -> None:
-    """Nearly every Chinese sentence would be one unknown word, spelt in bytes."""
-    config = TokenizerConfig(kind="word", vocab_size=400)
-    words = Tokenizer.train(SENTENCES, config, tmp_path / "w.model", ["zh", "en"])
+    """Nearly every Chinese sentence is one unknown word, spelt in bytes."""
+    words = Tokenizer.train(SENTENCES, TokenizerConfig(kind="word", vocab_size=400), tmp_path / "w.model", ["zh", "en"])
     assert len(words.encode("好久不见")) > 12
-    with pytest.raises(UserError, match=r"data\.tokenizer\.kind=word: zh has no spaces.*Choose bpe, unigram or char"):
-        check_config(config, ("en", "zh"))
-    check_config(config, ("en", "de"))

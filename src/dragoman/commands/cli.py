@@ -122,9 +122,7 @@ def search_config(args: argparse.Namespace, default: SearchConfig) -> SearchConf
 
 def read_lines(path: str | None) -> Iterator[str]:
     """Yield the lines of a file, plain or gzip; without a path those of stdin."""
-    if path:
-        return lines(Path(path))
-    return (line.removesuffix(b"\n").decode("utf-8", "replace") for line in sys.stdin.buffer)
+    return lines(Path(path or "stdin"), None if path else sys.stdin.buffer)
 
 
 def count_lines(path: str) -> int | None:

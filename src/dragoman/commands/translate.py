@@ -51,8 +51,6 @@ def main(argv: list[str]) -> None:
         raise UserError("--attention: name a .png (picture of the last layer) or a .html (all layers and heads)")
     if args.trace and args.output and not args.output.lower().endswith(".html"):
         raise UserError(f"--trace: --output is a .html page (found {args.output})")
-    if (args.sample or args.json) and (args.trace or args.embed):
-        raise UserError("--sample, --json: neither goes with --trace or --embed. Remove one")
     if not args.text and not args.input and sys.stdin.isatty():
         raise UserError("no text: give it as an argument, by --input FILE, or by a pipe (see --help)")
     with ExitStack() as opened:
@@ -117,8 +115,8 @@ def show(trace: dict[str, Any], out: IO[bytes] | None, languages: Direction) -> 
 
 
 def as_text(translation: Translation) -> str:
-    """Return the hypotheses as one line, separated by tabs."""
-    return "\t".join(" ".join(hypothesis.text.splitlines()) for hypothesis in translation.hypotheses)
+    """Return the different hypotheses as one line, separated by tabs."""
+    return "\t".join(dict.fromkeys(" ".join(hypothesis.text.splitlines()) for hypothesis in translation.hypotheses))
 
 
 def as_json(translation: Translation) -> str:

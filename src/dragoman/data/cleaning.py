@@ -18,9 +18,8 @@ from dragoman.config import DataConfig
 from dragoman.data.readers import Rows
 from dragoman.data.text import MAX_CHARS, SPLITS, SYNTHETIC, Pair, clean_text
 from dragoman.errors import UserError
-from dragoman.languages import is_chinese, length, primary
+from dragoman.languages import HAN, is_chinese, length, primary
 
-HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
 # Letters added to the shorter side before the ratio, since a word may translate to a short sentence.
 GRACE = 10
 WITHOUT_HAN = {"en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk"}
@@ -210,7 +209,7 @@ def assign_splits(
 
 
 def _hold_out(train: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:
-    """Choose up to `size` of the `candidates` (indices), but at most 2 % of them.
+    """Choose up to `size` of the candidates (n,): at most 2 %, or 10 % up to 100.
 
     At least one is chosen. The choice depends on the hashes alone, not on the order of the corpus or a seed. Pairs of
     unique sentences come first, because training pairs that share a sentence with the split are dropped.
@@ -221,4 +220,4 @@ def _hold_out(train: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarra
         _, inverse, n = np.unique(side, return_inverse=True, return_counts=True)
         counts += n[inverse]
     order = np.lexsort((pair_hashes(among), counts))
-    return np.sort(candidates[order[: min(size, max(1, len(candidates) // 50))]])
+    return np.sort(candidates[order[: min(size, max(1, len(candidates) // 50, min(100, len(candidates) // 10)))]])

@@ -11,9 +11,8 @@ are sorted by the length of the longer side, then by the difference between sour
 second sort alternates from one length to the next, so neighbours stay similar and both sides have little padding.
 Pairs of equal lengths are shuffled in each epoch, so batch boundaries are the same in every epoch.
 
-In bf16 on a CPU, oneDNN compiles a matrix product for each shape, which takes milliseconds. `few_shapes`, the maximum
-padded length, makes shapes repeat: lengths are padded to three significant bits (.. 7, 8, 10, 12, 14, 16, 20 ..), and
-batches have multiples of 8 pairs. With 0, padding is as short as possible.
+`few_shapes`, the maximum padded length, makes shapes repeat, for bf16 on a CPU (scripts/README.md, "Shapes"): lengths
+are padded to three significant bits (.. 7, 8, 10, 12, 14, 16, 20 ..), and batches have multiples of 8 pairs.
 """
 
 from collections.abc import Sequence

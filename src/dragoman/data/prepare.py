@@ -30,8 +30,8 @@ from dragoman.data.cleaning import TOO_LONG, Cleaner, Report, assign_splits, cha
 from dragoman.data.readers import Corpus, NotFoundError, Rows, find
 from dragoman.data.store import Ragged, ragged_writer
 from dragoman.data.text import SYNTHETIC, Pair
-from dragoman.data.tokenizer import Tokenizer, check_config, suitable_size
-from dragoman.errors import UserError
+from dragoman.data.tokenizer import KINDS, Tokenizer, suitable_size
+from dragoman.errors import UserError, check_choice
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
@@ -77,7 +77,7 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
 
     Writes cleaning.json and data.json into `run_dir`. If several processes call it, one works and the others wait.
     """
-    check_config(config.tokenizer, (config.src, config.tgt))
+    check_choice("data.tokenizer.kind", config.tokenizer.kind, KINDS)
     run_dir.mkdir(parents=True, exist_ok=True)
     corpora, notes = _find_all(config, run_dir / "data.json")
     # Sampling does not change the vocabulary.
@@ -90,13 +90,19 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if not folder.exists():
             files.replace_folder(folder, partial(_write, corpora=corpora, config=config))
-    repeats = np.array([corpus.config.repeat for corpus in corpora])[np.load(folder / "corpus.npy")]
+    corpus_of = np.load(folder / "corpus.npy")
+    repeats = np.array([corpus.config.repeat for corpus in corpora])[corpus_of]
+    prepared = Prepared(folder, *_tokenizers(config, folder), Ragged(folder / "train"), repeats, notes)
+    validated = {pair.corpus for pair in prepared.pairs("validation")}
+    used = [corpora[index].config for index in np.unique(corpus_of)]
+    if others := [each.label for each in used if validated.isdisjoint({each.part, each.label.replace("/", "-")})]:
+        notes.append(f"{', '.join(others)}: has no pairs with split: validation, so it does not choose the best model")
     report = {split: Counter(counts) for split, counts in json.loads((folder / "report.json").read_bytes()).items()}
     # In the first process of a machine only.
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(*notes, summary(report), sep="\n", flush=True)
     files.write(run_dir / "cleaning.json", json.dumps(report, indent=2).encode())
-    return Prepared(folder, *_tokenizers(config, folder), Ragged(folder / "train"), repeats, notes)
+    return prepared
 
 
 def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]]:
@@ -168,8 +174,6 @@ def _write(folder: Path, corpora: list[Corpus], config: DataConfig) -> None:
             kept.append(short)
             append(values.data, lengths)
     short = np.concatenate(kept)
-    if not len(short):
-        raise UserError(f"data.max_length={config.max_length}: no training pair is short enough. Raise it")
     report["train"] += Counter({TOO_LONG: len(pairs) - len(short), "kept": len(short)})
     np.save(folder / "corpus.npy", corpus_of[short])
     (folder / "report.json").write_text(json.dumps(report))
@@ -211,8 +215,8 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
     if not keep.any():
         causes = reasons(counts) or "no pair was read"
         raise UserError(
-            f"data.corpora: no training pair is left after cleaning ({causes}). For 'wrong script', check whether "
-            "data.src and data.tgt are swapped"
+            f"data.corpora: no training pair is left after cleaning ({causes}). For 'wrong script': if a TSV has "
+            f"{config.tgt} first, write '{config.tgt}<TAB>{config.src}' as its first line"
         )
     stored = Ragged(folder / "texts")
     for split, indices in chosen.items():

@@ -1,11 +1,10 @@
 """Lines of text files, sentence pairs, the cleaning of text, and its sentences.
 
-`clean_text` is the only normalisation, so training and translation see identically normalised text.
+`clean_text` normalises the text of training and of translation. (Training also decodes HTML entities.)
 
 A model trained on single sentences translates only the first sentence of a paragraph, so the translator splits long
 texts, by rules for Chinese and English. The concatenated parts are exactly the text. Uncertain boundaries are not
-split: two sentences in one part harm less than half a sentence in two. One scan with bounded context takes time linear
-in the length of the text.
+split: two sentences in one part harm less than half a sentence in two.
 """
 
 import codecs
@@ -15,7 +14,7 @@ import unicodedata
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from dragoman.errors import UserError
 
@@ -98,15 +97,15 @@ def clean_text(text: str) -> str:
     return " ".join(text.split())
 
 
-def lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file, plain or gzip, without their line feeds.
+def lines(path: Path, opened: IO[bytes] | None = None) -> Iterator[str]:
+    """Yield the lines of a file, plain or gzip, or of an open one, without line feeds.
 
     Lines end at line feeds alone. U+2028 and a lone carriage return are text; splitting there would misalign two
     files. Bytes that are not UTF-8 become lone surrogates, which cleaning repairs.
     """
     damaged = 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with opened or (gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
             for number, line in enumerate(file, 1):
                 text = line.removesuffix(b"\n").decode(errors="surrogateescape")
                 damaged += _INVALID.search(text) is not None

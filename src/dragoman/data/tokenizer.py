@@ -23,27 +23,13 @@ import sentencepiece
 
 from dragoman.config import TokenizerConfig
 from dragoman.data.text import MAX_CHARS
-from dragoman.errors import UserError, choose
+from dragoman.errors import UserError
 from dragoman.languages import is_unspaced
 from dragoman.special import BOS, EOS, PAD, UNK
 
-# sentencepiece's algorithms, and whether they can sample tokenisations, for subword regularisation.
-KINDS = {"bpe": True, "unigram": True, "char": False, "word": False}
+# sentencepiece's algorithms; the first two can sample tokenisations, for subword regularisation.
+KINDS = ["bpe", "unigram", "char", "word"]
 _SPECIAL_IDS = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
-
-
-def check_config(config: TokenizerConfig, languages: Sequence[str] = ()) -> None:
-    """Raise UserError for an unknown kind, or one that suits no language or sampling."""
-    if config.kind == "word" and not config.models and (unspaced := [c for c in languages if is_unspaced(c)]):
-        raise UserError(
-            f"data.tokenizer.kind=word: {unspaced[0]} has no spaces between words, so nearly every sentence would be "
-            "one unknown word, in bytes. Choose bpe, unigram or char"
-        )
-    if not choose("data.tokenizer.kind", config.kind, KINDS) and config.sampling:
-        raise UserError(
-            f"data.tokenizer.sampling={config.sampling}: kind={config.kind} cannot sample tokenisations. "
-            f"Set it to 0, or choose kind {', '.join(name for name in KINDS if KINDS[name])}"
-        )
 
 
 def suitable_size(sentences: Iterable[str], n_pairs: int, config: TokenizerConfig) -> int:

@@ -116,7 +116,7 @@ def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dic
                 for level in levels if test["name"] == "validation" and name.startswith("bleu") else ():
                     # The validation before an adaptation (init_from) has no time.
                     times = [each.get("seconds", 0) / 60 for each in metrics["validations"] if each[name] >= level]
-                    row[f"{column}: minutes to {level:g}"] = f"{times[0]:.1f}" if times else "-"
+                    row |= {f"{column}: minutes to {level:g}": f"{times[0]:.1f}"} if times else {}
         rows.append(row)
     first = next(iter(columns.values()), "")
     lower_is_better = first.split(" ")[-1].split("_")[0] in LOWER_IS_BETTER

@@ -124,12 +124,13 @@ def of_evaluation(folder: Path) -> Outputs:
     """Read a folder that scripts/evaluate.py has written, or the only one of a run."""
     records = [*folder.glob(SCORES), *sorted(folder.glob(f"evaluation/*/{SCORES}"))]
     if len(records) != 1:
-        names = ", ".join(str(file.parent) for file in records) or "none"
-        raise UserError(f"{folder}: not one evaluation (found {names}). Name one folder of scripts/evaluate.py")
-    folder, record = records[0].parent, read_json(records[0])
+        evaluate = f"Run scripts/evaluate.py --model {folder} first"
+        hint = f"Name one of {', '.join(str(file.parent) for file in records)}" if records else evaluate
+        raise UserError(f"{folder}: has {len(records)} evaluations. {hint}")
+    name, folder, record = str(folder), records[0].parent, read_json(records[0])
     pairs = of_files(folder / "source.txt", sorted(folder.glob("reference.*.txt")))
     tgt = record["direction"].partition("_")[2]
-    return Outputs(str(record["model"] or folder), tgt, pairs, list(lines(folder / HYPOTHESES)))
+    return Outputs(name, tgt, pairs, list(lines(folder / HYPOTHESES)))
 
 
 def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def _most_different(first: Outputs, other: Outputs) -> dict[str, list[list[str]]
 
 
 def _verdicts(first: str, other: str, scores: Mapping[str, Scores]) -> list[str]:
-    """Return two sentences: which is better; what the differences mean to readers."""
+    """Return which is better and, if one is, what the differences mean to readers."""
     better, worse, meanings = list[str](), list[str](), list[str]()
     for metric, score in scores[other].items():
         difference = score["score"] - scores[first][metric]["score"]
@@ -212,5 +213,5 @@ def _verdicts(first: str, other: str, scores: Mapping[str, Scores]) -> list[str]
     elif better or worse:
         word = "better" if better else "worse"
         verdict = f"{other} is {word} than {first} at p < {SIGNIFICANT}: {', '.join(better or worse)}"
-    meaning = f"Human judges agree with such differences: {', '.join(meanings)} of pairs of systems (Kocmi et al. 2024)"
-    return [f"{verdict}.", f"{meaning}."]
+    meaning = f"With such differences human judges prefer the same system: {', '.join(meanings)} of pairs of systems"
+    return [f"{verdict}.", f"{meaning} (Kocmi et al. 2024)."] if better or worse else [f"{verdict}."]

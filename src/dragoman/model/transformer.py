@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
-from dragoman.errors import UserError, choose
+from dragoman.errors import choose
 from dragoman.model.attention import padding_attn_mask
 from dragoman.model.cache import DecoderCache
 from dragoman.model.layers import DecoderLayer, Dropout, Embedding, EncoderLayer, normalization
@@ -16,8 +16,6 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, *, src_vocab_size: int, tgt_vocab_size: int) -> None:
         super().__init__()
-        if config.tie == "all" and src_vocab_size != tgt_vocab_size:
-            raise UserError("model.tie=all: needs one vocabulary. Set data.tokenizer.vocabulary=joint or model.tie=tgt")
         self.config = config
         d_model, n_heads = config.d_model, config.n_heads
         scheme = choose("model.position.kind", config.position.kind, POSITIONS)

@@ -127,9 +127,11 @@ def resolve(config: Config) -> Config:
         metric = choose("trainer.metrics", name, METRICS)
         for direction in config.data.every_direction:
             metric(direction.tgt)  # raises UserError without the tokenizer of its language
-    # The whole name is checked once the corpora are known (ValidationCallback).
-    scores, monitor = ["loss", *config.trainer.metrics, "exact"], config.training.monitor
-    check_choice("training.monitor", next(filter(monitor.startswith, scores), monitor), scores)
+    scores, (score, _, part) = ["loss", *config.trainer.metrics, "exact"], config.training.monitor.partition("_")
+    check_choice("training.monitor", score, scores)
+    if part:
+        parts = [*(corpus.part for corpus in config.data.corpora), *map(str, config.data.every_direction)]
+        check_choice("training.monitor", config.training.monitor, [score, *(f"{score}_{part}" for part in parts)])
     sizes: dict[str, Any] = {k: v for k, v in recipe.size("small").items() if getattr(config.model, k) is None}
     with torch.device("meta"):
         model = Transformer(dataclasses.replace(config.model, **sizes), src_vocab_size=8, tgt_vocab_size=8)

@@ -33,8 +33,6 @@ def adapted(config: Config) -> Config:
         theirs, ours = (" and ".join(map(str, each)) for each in (info.directions, config.data.every_direction))
         hint = "Change data.src and data.tgt, or data.directions"
         raise UserError(f"init_from={config.init_from}: translates {theirs}, but data has {ours}. {hint}")
-    if config.data.tokenizer.models:
-        raise UserError(f"init_from={config.init_from}: has a vocabulary of its own. Leave data.tokenizer.models out")
     models = list(dict.fromkeys(str(each.path) for each in (info.src_tokenizer, info.tgt_tokenizer)))
     vocabulary = "joint" if len(models) == 1 else "separate"
     tokenizer = dataclasses.replace(config.data.tokenizer, models=models, vocabulary=vocabulary)

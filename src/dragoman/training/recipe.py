@@ -50,7 +50,8 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
     n_batches = n_processes * config.training.accumulate  # of an optimizer step
     speed = SPEED["gpu"] * n_processes if gpu else SPEED["cpu"]
     name = "base" if gpu and n_pairs >= 200_000 else "small"
-    fill(f"{n_pairs:,} pairs", {f"model.{key}": value for key, value in size(name).items()})
+    few = "; experiment=adapt, which starts from a trained model, needs fewer" if n_pairs < 10_000 else ""
+    fill(f"{n_pairs:,} pairs{few}", {f"model.{key}": value for key, value in size(name).items()})
 
     m = config.model
     work = sum(
@@ -68,7 +69,7 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
     epochs = n_tokens / int(data.lengths[1].sum())
     dropout = 0.0 if epochs < 4 else 0.05 if epochs < 8 else 0.2 if epochs < 25 else 0.3
     fill(
-        f"about {epochs:,.0f} epochs fit into {n_tokens / speed / 60:,.0f} min",
+        f"about {epochs:,.1f} epochs fit into {n_tokens / speed / 60:,.0f} min",
         {"model.dropout": dropout, "model.activation_dropout": 0.0 if dropout < 0.3 else 0.1},
     )
     fill("grows with the number of epochs", {"training.weight_decay": 0.01 if epochs < 8 else 0.1})
