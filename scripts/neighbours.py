@@ -1,7 +1,7 @@
 """Nearest words: python scripts/neighbours.py --vectors v.txt king - man + woman
 
-Searches a file of word vectors, or the embeddings of a model (--model runs/zh_en). Words are added and subtracted as
-vectors of length 1; near is what has a large cosine with the sum. The words of the query are left out.
+Searches a file of word vectors, or a model's embeddings (--model runs/zh_en) of subwords, of which "▁" marks the start of
+a word. Words are added and subtracted as vectors of length 1, and neighbours sorted by their cosine with the sum.
 """
 
 import sys
@@ -15,7 +15,7 @@ from dragoman.errors import UserError, suggest
 from dragoman.special import EOS
 
 SIGNS = {"+": 1.0, "-": -1.0}
-MARK = "▁"  # begins a piece that begins a word
+MARK = "▁"  # stands before a subword that starts a word
 
 
 @cli.command
@@ -25,7 +25,7 @@ def main(argv: list[str]) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--vectors", metavar="FILE", help="word2vec, GloVe or fastText, also .gz")
     source.add_argument("--model", metavar="FOLDER", help="a bundle, or a run that has one")
-    parser.add_argument("--most", type=cli.positive, default=200_000, metavar="N", help="words of FILE read (200000)")
+    parser.add_argument("--most", type=cli.positive, default=200_000, metavar="N", help="words read of FILE (200000)")
     parser.add_argument("--side", choices=("src", "tgt"), default="src", help="of the model's embeddings (src)")
     parser.add_argument("--top", type=cli.positive, default=10, metavar="N", help="how many neighbours (10)")
     args = parser.parse_args(argv)
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     vectors = of_model(args.model, args.side) if args.model else read_vectors(Path(args.vectors), limit=args.most)
     words = " ".join(args.words).split()
     if not words or words[-1] in SIGNS:
-        raise UserError("WORD: missing at the end. Write e.g. king - man + woman")
+        raise UserError("WORD: a word must follow the last + or -, as in: king - man + woman")
     terms = [(SIGNS.get(a, 1.0), b) for a, b in zip(["+", *words], words, strict=False) if b not in SIGNS]
     query = [(find(word, vectors.key_to_index, args.vectors or args.model), sign) for sign, word in terms]
     print(" ".join(f"{'+' if sign > 0 else '-'} {word}" for word, sign in query).removeprefix("+ "))
@@ -60,7 +60,7 @@ def find(word: str, known: Collection[str], where: str) -> str:
     for spelling in (MARK + word, word, MARK + word.lower(), word.lower()):
         if spelling in known:
             return spelling
-    # Only words that begin alike are compared: in a large file, all would take minutes.
+    # Suggests words with the same first letter only: comparing with all takes minutes in a large file.
     alike = {other.removeprefix(MARK) for other in known if other.removeprefix(MARK)[:1] == word[:1]}
     raise UserError(f"{where}: no vector for '{word}'{suggest(word, alike)}")
 

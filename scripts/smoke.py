@@ -36,7 +36,7 @@ def main() -> None:
         lines = ["好久不见。", "", "😀", "我爱你。"]
         results = output_of("translate.py", "--model", str(run), *lines).rstrip("\n").split("\n")
         check(len(results) == len(lines), f"four lines have four translations: {results}")
-        check(any(c.isascii() and c.isalpha() for c in results[0]), f"{lines[0]} -> {results[0]}")
+        check(any(c.isascii() and c.isalpha() for c in results[0]), f"{lines[0]} gets English: {results[0]}")
         check("BLEU" in output_of("scripts/evaluate.py", "--model", str(run), "--beam", "1"), "it is evaluated")
     print("the smoke test passes")
 
@@ -47,11 +47,11 @@ def output_of(*command: str) -> str:
     return result.stdout
 
 
-def check(holds: object, result: str) -> None:
-    """Print the result; end the program with exit code 1 unless it `holds`."""
+def check(holds: object, claim: str) -> None:
+    """Print the claim; end the program with exit code 1 unless it `holds`."""
     if not holds:
-        sys.exit(f"smoke: FAILED: not true: {result}")
-    print(result, flush=True)
+        sys.exit(f"smoke: FAILED: not true: {claim}")
+    print(claim, flush=True)
 
 
 if __name__ == "__main__":

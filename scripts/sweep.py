@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from yaml import YAMLError
 
 from dragoman.commands import cli
 from dragoman.commands.train import check_settings
@@ -84,9 +85,9 @@ def read_space(path: Path) -> dict[str, tuple[Any, Any]]:
     """Return each setting's first value and Optuna distribution. Raises UserError."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    space: Any = OmegaConf.to_container(OmegaConf.load(path))  # PyYAML would read 1e-4 as text
     distributions: dict[str, tuple[Any, Any]] = {}
     try:
+        space: Any = OmegaConf.to_container(OmegaConf.load(path))  # PyYAML would read 1e-4 as text
         for key, values in space.items():
             if isinstance(values, list):
                 choices = ["null" if value is None else value for value in values]  # as on the command line
@@ -94,7 +95,7 @@ def read_space(path: Path) -> dict[str, tuple[Any, Any]]:
             else:
                 kind = FloatDistribution if float in map(type, values.values()) else IntDistribution
                 distributions[key] = values["low"], kind(**values)
-    except (AttributeError, LookupError, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError, YAMLError):
         raise UserError(f"{path}: not a space. Write 'setting: [values]' or 'setting: {{low: X, high: Y}}'") from None
     return distributions
 

@@ -1,11 +1,10 @@
 """Analysis of a trained model: python scripts/bench/inside.py --model runs/zh_en
 
-Cross-lingual retrieval: how often the nearest of 500 sentences in the other language is the translation, by the cosine
-of mean encoder states, centred in each language, for each layer. Embeddings of a joint vocabulary: the median rank of a
-word's translation by cosine, and a picture of the cosines. (A model of one direction was not trained on sources in its
-target language.) Attention heads, over 100 pairs: the mean distance, as log2 of its ratio to that of uniform weights
-(below 0: local), and the entropy, as a share of that of uniform weights. Gradient norm by depth: of each layer of a new
-model with 12 + 12 layers. Results go to runs/bench/inside.
+- Retrieval, for each layer: how often the nearest of 500 sentences in the other language is the translation, by cosine
+  of mean encoder states less the mean of their language. (A model of one direction never read its target language.)
+- Embeddings of a joint vocabulary: the median rank of a word's translation by cosine, and a picture of the cosines.
+- Attention heads, over 100 pairs: log2(mean distance / that of uniform weights), negative if local; relative entropy.
+- The gradient norm of each layer of an untrained model with 12 + 12 layers. (All go to runs/bench/inside.)
 """
 
 import statistics
@@ -48,7 +47,7 @@ def main(argv: list[str]) -> None:
     models = [(Path(folder).name, bundles.load(folder)) for folder in args.model]
     for name, bundle in models:
         if {bundle.src, bundle.tgt} != {"zh", "en"}:
-            raise UserError(f"{name}: not of Chinese and English (found {bundle.src}, {bundle.tgt}). Name another")
+            raise UserError(f"{name}: translates {bundle.src}-{bundle.tgt}; give a model for Chinese and English")
     FOLDER.mkdir(parents=True, exist_ok=True)
     pairs = phrasebook("test")[:500]
     percent, rows, text = {}, [], ""
@@ -56,10 +55,10 @@ def main(argv: list[str]) -> None:
         percent[name] = retrieval(bundle, pairs)
         rows.append([name, " ".join(f"{x:.1f}" for x in percent[name]), *map(str, ranks(bundle).values())])
         if word_ids(bundle):
-            files.write(FOLDER / f"words_{name}.png", likeness(bundle))
+            files.write(FOLDER / f"words_{name}.png", cosine_picture(bundle))
         maps = heads(bundle, pairs[:100])
         files.write(FOLDER / f"heads_{name}.png", heat_figure(maps, "head", "layer", first=1))
-        text += "\n" + by_layer(f"{name}: layers of", maps)
+        text += "\n" + by_layer(f"{name}: each head, by layer", maps)
     header = ["model", "% found: embeddings, layers, last norm", "median rank of the translation", "words", "pieces"]
     norms = {f"{part}, {norm}-norm": line for norm in ("pre", "post") for part, line in gradients(norm).items()}
     text = markdown(header, rows) + text + "\n" + by_layer("log10 of the gradient norm", norms)
@@ -90,9 +89,9 @@ def retrieval(bundle: Bundle, pairs: list[dict[str, str]]) -> list[float]:
         tokenizer = tokenizers[language]
         ids = [[*tokenizer.tag(other), *tokenizer.encode(pair[language])] for pair in pairs]
         sides.append([F.normalize(x - x.mean(0), dim=1) for x in layers_of(bundle.model, ids)])
-    own, percent = torch.arange(len(pairs)), []
+    gold, percent = torch.arange(len(pairs)), []
     for a, b in zip(*sides, strict=True):
-        hits = [(scores.argmax(1) == own).float().mean() for scores in (a @ b.T, b @ a.T)]
+        hits = [(scores.argmax(1) == gold).float().mean() for scores in (a @ b.T, b @ a.T)]
         percent.append(50 * float(sum(hits)))
     return percent
 
@@ -108,7 +107,7 @@ def layers_of(model: Transformer, sentences: list[list[int]]) -> list[Tensor]:
 
 
 def word_ids(bundle: Bundle) -> list[list[int]]:
-    """Ids [zh, en] of the word pairs in which each word is one piece."""
+    """Ids [zh, en] of the word pairs whose words are single subwords."""
     pieces = bundle.src_tokenizer.pieces(range(len(bundle.src_tokenizer)))
     ids, words = {piece: i for i, piece in enumerate(pieces)}, WORDS.split()
     selected = []
@@ -124,12 +123,12 @@ def ranks(bundle: Bundle) -> Record:
     places, table = [], F.normalize(bundle.model.src_embedding.table.weight.detach(), dim=1)
     for zh, en in word_ids(bundle):
         cosines = table @ table[zh]
-        # The word itself is before all others, so that the nearest one has rank 1.
+        # The count includes the word itself, so the nearest other one has rank 1.
         places.append(int((cosines > cosines[en]).sum()))
     return {"rank": statistics.median(places) if places else "-", "words": len(places), "pieces": len(table)}
 
 
-def likeness(bundle: Bundle) -> bytes:
+def cosine_picture(bundle: Bundle) -> bytes:
     """Draw the cosines of Chinese words and their translations, those below 0 as 0."""
     ids = torch.tensor(word_ids(bundle)).T
     zh, en = F.normalize(bundle.model.src_embedding.table.weight.detach()[ids], dim=2)
@@ -145,10 +144,10 @@ def heads(bundle: Bundle, pairs: list[dict[str, str]]) -> dict[str, Tensor]:
         src, tgt = [*source.tag(bundle.tgt), *source.encode(pair[bundle.src])], target.encode(pair[bundle.tgt])
         for name, weights in attended(bundle.model, tokenizers, src, tgt).maps.items():
             allowed = torch.ones(weights.shape[2:])
-            equal = F.normalize(allowed.tril() if name == "decoder" else allowed, p=1, dim=1)
-            values = {"entropy": entropy(weights) / entropy(equal)}
+            uniform = F.normalize(allowed.tril() if name == "decoder" else allowed, p=1, dim=1)
+            values = {"entropy": entropy(weights) / entropy(uniform)}
             if name != "cross":
-                values["distance"] = torch.log2(distance(weights) / distance(equal))
+                values["distance"] = torch.log2(distance(weights) / distance(uniform))
             for key, value in values.items():
                 sums[f"{name}, {key}"] = sums.get(f"{name}, {key}", torch.zeros(())) + value / len(pairs)
     return dict(sorted(sums.items()))

@@ -1,4 +1,4 @@
-"""Measurement for decoding.py: measure_decoding.py SETTINGS
+"""Measures one engine; decoding.py starts it: measure_decoding.py SETTINGS
 
 Sentences are tokenised, searched and detokenised by one engine, without the splitting into sentences of translate.py,
 as in the peers' programs. SETTINGS is a JSON object (`Settings`); the last line of stdout is the result as JSON.
@@ -21,7 +21,7 @@ from dragoman.commands.cli import command
 from dragoman.config import SearchConfig
 from dragoman.search import Hypothesis
 
-LONGEST = 100  # pieces of a translation; no source has more
+LONGEST = 100  # tokens of a translation; no source has more
 # (sources, search, batch_tokens=) -> hypotheses of each
 Engine = Callable[..., list[list[Hypothesis]]]
 
@@ -63,7 +63,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     texts = translate(engine, info, lines, settings)
     speed = len(lines) / (time.perf_counter() - start)
     record = {"sent_s": speed, "sentences": len(lines), "texts": texts, "peak_rss_mb": peak_mb()}
-    from sacrebleu import corpus_bleu  # after the peak of memory is read
+    from sacrebleu import corpus_bleu  # imported here, so that it does not count in the peak memory
 
     references = Path(settings.reference).read_text(encoding="utf-8").splitlines()[: len(lines)]
     return record | {"bleu": corpus_bleu(texts, [references]).score}
