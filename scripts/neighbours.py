@@ -1,6 +1,6 @@
 """Nearest words: python scripts/neighbours.py --vectors v.txt king - man + woman
 
-Searches a file of word vectors, or a model's embeddings (--model runs/zh_en) of subwords, of which "▁" marks the start of
+Searches a file of word vectors, or a model's embeddings (--model runs/zh_en) of subwords: "▁" marks the start of
 a word. Words are added and subtracted as vectors of length 1, and neighbours sorted by their cosine with the sum.
 """
 
