@@ -26,8 +26,8 @@ def test_report_is_plain_data(sick) -> None:
 
 def test_scripts_of_chinese_are_counted(doctor) -> None:
     report = doctor([("这个国家", "this country"), ("這個國家", "this country"), ("这個", "this"), ("你好", "hello")])
-    assert report["scripts"] == {"simplified": 1, "traditional": 1, "mixed": 1, "the same in both": 1}
-    assert "the same in both 1, simplified 1, traditional 1, mixed 1." in summary(report).plain
+    assert report["scripts"] == {"simplified": 1, "traditional": 1, "mixed": 1, "the same in both scripts": 1}
+    assert "the same in both scripts 1, simplified 1, traditional 1, mixed 1." in summary(report).plain
 
 
 def test_page_needs_nothing_but_itself(healthy) -> None:
@@ -56,7 +56,8 @@ def test_summary_names_what_needs_attention(sick, healthy) -> None:
     lines = str(summary(sick)).splitlines()
     assert lines[0].endswith("read 68 of train.")
     assert "Needs your attention: swapped languages, 1 pair (1.5%), first in row 61 of train." in lines
-    assert lines[-2] == "Handled by cleaning: wrong script 3, invisible character 2."
+    assert lines[-3] == "Handled by cleaning: wrong script 3, invisible character 2."
+    assert lines[-2].startswith("Few pairs for a new model: train.py experiment=adapt")
     assert lines[-1] == "Proposed settings: data.script=hans"
     assert "No action needed." in str(summary(healthy))
 

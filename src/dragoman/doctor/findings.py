@@ -81,7 +81,7 @@ def chinese_scripts(survey: Survey) -> dict[str, int]:
     flags = survey.table["src"]["flags"] | survey.table["tgt"]["flags"]
     hans, hant = (flags & BIT[script] > 0 for script in ("simplified", "traditional"))
     counts = np.bincount(hans + 2 * hant, minlength=4).tolist()
-    return dict(zip(("the same in both", "simplified", "traditional", "mixed"), counts, strict=True))
+    return dict(zip(("the same in both scripts", "simplified", "traditional", "mixed"), counts, strict=True))
 
 
 def find(survey: Survey, masks: Masks, config: DataConfig) -> Iterator[tuple[Kind, np.ndarray]]:
