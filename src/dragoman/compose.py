@@ -28,8 +28,7 @@ _NAMED = ("name", "experiment")  # keys whose values name a run already
 _HINTS = {
     "ListConfig": "is a list. Write '[a,b]'; corpora: '[{path: my.tsv}]'",
     "Ambiguous value": "has several values. Add -m for a run with each, or write a list: '[a,b]'",
-    "LexerNoViableAlt": "cannot be read. Write ~ as the whole path, and quote blanks, Chinese and other special "
-    "characters: 'data.corpora=[{path: \"我的 语料.tsv\"}]'",
+    "LexerNoViableAlt": "cannot be read. Write ~ as the whole path; quote blanks and Chinese: '[{path: \"语料.tsv\"}]'",
     "subclass of CorpusConfig": "write each corpus as in '[{path: my.tsv}]'",
 }
 ConfigStore.instance().store(name="schema", node=Config)

@@ -63,6 +63,7 @@ def test_a_signal_decides_the_exit_code(run: Run, monkeypatch: pytest.MonkeyPatc
     [
         ("experiment=zhen", "did you mean 'zh_en'"),
         ("zh_en", "zh_en: not a setting (did you mean experiment=zh_en?)"),
+        ("my.tsv}]", "in quotes if it has blanks: data.corpora='[{path: my.tsv}]'"),
         ("--model.d_model=64", "--model.d_model=64: not a setting. Write settings as key=value"),
         ("--cfg hydra", "job"),
         ("-m training.lr=1e-3,oops", "oops"),

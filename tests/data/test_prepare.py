@@ -83,6 +83,20 @@ def test_pairs_carry_the_name_of_their_corpus(prepare: Callable, write: Callable
     assert names == ["written"] * 4 + ["zh_en.tsv", "composed"]
     assert data.validation[5] == Pair("你", "you", ("you", "thou"), "composed")
     assert {pair.corpus for pair in data.test} == {"train"}
+    assert data.notes == []
+
+
+def test_a_corpus_without_validation_pairs_beside_one_that_has_some_is_named(
+    prepare: Callable, write: Callable, pairs: list
+) -> None:
+    for split, rows in {"train": pairs[:300], "validation": pairs[300:310]}.items():
+        write(f"old/{split}.tsv", rows)
+    folder, mine = (
+        str(Path(write("old/test.tsv", pairs[310:320])).parent),
+        CorpusConfig(path=write("my.tsv", pairs[320:])),
+    )
+    (note,) = prepare(CorpusConfig(path=folder), mine).notes
+    assert "my.tsv: no validation pairs" in note
 
 
 def test_given_splits_leave_train(

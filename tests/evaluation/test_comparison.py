@@ -95,7 +95,7 @@ def test_an_evaluation_is_found_in_its_run(files: Callable, tmp_path: Path) -> N
         files(f"run/evaluation/test/{name}.txt", lines)
     files("run/evaluation/test/scores.json", [json.dumps({"model": "m", "direction": "zh_en"})])
     assert of_evaluation(tmp_path / "run") == outputs(str(tmp_path / "run"), WRONG)
-    with pytest.raises(UserError, match=r"has 0 evaluations\. Run scripts/evaluate\.py --model"):
+    with pytest.raises(UserError, match=r"found none: run scripts/evaluate\.py --model"):
         of_evaluation(tmp_path)
 
 

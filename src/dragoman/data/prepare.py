@@ -94,9 +94,11 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     repeats = np.array([corpus.config.repeat for corpus in corpora])[corpus_of]
     prepared = Prepared(folder, *_tokenizers(config, folder), Ragged(folder / "train"), repeats, notes)
     validated = {pair.corpus for pair in prepared.pairs("validation")}
-    used = [corpora[index].config for index in np.unique(corpus_of)]
-    if others := [each.label for each in used if validated.isdisjoint({each.part, each.label.replace("/", "-")})]:
-        notes.append(f"{', '.join(others)}: has no pairs with split: validation, so it does not choose the best model")
+    trained = [corpora[index].config for index in np.unique(corpus_of)]
+    names = {name: each.label for each in trained for name in (each.part, each.label.replace("/", "-"))}
+    unseen = set(names.values()) - {names.get(name) for name in validated}
+    if unseen and validated and validated <= names.keys():  # a corpus for validation alone may be theirs
+        notes.append(f"{', '.join(sorted(unseen))}: no validation pairs, so the other corpora choose the best model")
     report = {split: Counter(counts) for split, counts in json.loads((folder / "report.json").read_bytes()).items()}
     # In the first process of a machine only.
     if os.environ.get("LOCAL_RANK", "0") == "0":

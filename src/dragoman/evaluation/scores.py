@@ -124,9 +124,8 @@ def of_evaluation(folder: Path) -> Outputs:
     """Read a folder that scripts/evaluate.py has written, or the only one of a run."""
     records = [*folder.glob(SCORES), *sorted(folder.glob(f"evaluation/*/{SCORES}"))]
     if len(records) != 1:
-        evaluate = f"Run scripts/evaluate.py --model {folder} first"
-        hint = f"Name one of {', '.join(str(file.parent) for file in records)}" if records else evaluate
-        raise UserError(f"{folder}: has {len(records)} evaluations. {hint}")
+        names = ", ".join(str(file.parent) for file in records) or f"none: run scripts/evaluate.py --model {folder}"
+        raise UserError(f"{folder}: name one evaluation (found {names})")
     name, folder, record = str(folder), records[0].parent, read_json(records[0])
     pairs = of_files(folder / "source.txt", sorted(folder.glob("reference.*.txt")))
     tgt = record["direction"].partition("_")[2]
