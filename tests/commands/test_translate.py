@@ -131,7 +131,7 @@ def test_the_script_chooses_the_direction(run: Run, text: str, own: str, other: 
 def test_without_a_run_an_included_model_answers(run: Run, home: Path) -> None:
     shutil.rmtree(home / "runs")
     answer = run(main, "好久不见", "--engine", "torch")
-    assert answer.out == "Long time no see.\n"
+    assert answer.out == "Long time no see\n"
     assert "pretrained/zh_en (zh-en)" in answer.err
 
 

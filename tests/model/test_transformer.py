@@ -6,11 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.config import ModelConfig
-from dragoman.errors import UserError
 from dragoman.model.attention import SCORES, causal_attn_mask, key_padding_mask
 from dragoman.model.position import POSITIONS
-from dragoman.model.transformer import Transformer
 from dragoman.special import PAD
 
 # One choice varied at a time around the baseline.
@@ -177,11 +174,6 @@ def test_evaluation_mode_is_deterministic(model, ids):
 def test_each_dropout_has_its_own_switch(place, score, model, ids):
     network = model(**{"dropout": 0.0, place: 0.5, "score": score}).train()
     assert not torch.equal(*(network(ids(2, 5), ids(2, 5), None) for _ in range(2)))
-
-
-def test_one_matrix_needs_one_vocabulary():
-    with pytest.raises(UserError, match="vocabulary=joint"):
-        Transformer(ModelConfig(tie="all"), src_vocab_size=10, tgt_vocab_size=11)
 
 
 def test_only_tables_of_positions_have_a_limit(model):

@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import signal
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -221,10 +220,6 @@ def test_a_run_starts_from_a_bundle_and_keeps_it_until_better(runs, straight, me
     runs.fit("adapted", corpora=corpora, init_from=str(straight), **still)
     with pytest.raises(UserError, match="translates zh_en, but data has en_zh"):
         runs.fit("other", corpora=corpora, init_from=str(straight), src="en", tgt="zh", **still)
-    config = runs.config("third", init_from=str(straight))
-    config.data.tokenizer.models = [str(Path(__file__).parents[1] / "golden" / "bundle" / "joint.model")]
-    with pytest.raises(UserError, match=r"a vocabulary of its own\. Leave data\.tokenizer\.models out"):
-        fit(config)
 
 
 def test_both_directions_have_their_own_columns(runs, metrics_of):
