@@ -3,7 +3,7 @@
 - Retrieval, for each layer: how often the nearest of 500 sentences in the other language is the translation, by cosine
   of mean encoder states less the mean of their language. (A model of one direction never read its target language.)
 - Embeddings of a joint vocabulary: the median rank of a word's translation by cosine, and a picture of the cosines.
-- Attention heads, over 100 pairs: log2(mean distance / that of uniform weights), negative if local; relative entropy.
+- Attention heads, over 100 pairs: log2(mean distance / that of uniform weights), below 0 if local; entropy / theirs.
 - The gradient norm of each layer of an untrained model with 12 + 12 layers. (All go to runs/bench/inside.)
 """
 

@@ -1,4 +1,4 @@
-"""Measures one engine; decoding.py starts it: measure_decoding.py SETTINGS
+"""Measurement of one engine, started by decoding.py: measure_decoding.py SETTINGS
 
 Sentences are tokenised, searched and detokenised by one engine, without the splitting into sentences of translate.py,
 as in the peers' programs. SETTINGS is a JSON object (`Settings`); the last line of stdout is the result as JSON.

@@ -93,12 +93,11 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     corpus_of = np.load(folder / "corpus.npy")
     repeats = np.array([corpus.config.repeat for corpus in corpora])[corpus_of]
     prepared = Prepared(folder, *_tokenizers(config, folder), Ragged(folder / "train"), repeats, notes)
-    validated = {pair.corpus for pair in prepared.pairs("validation")}
-    trained = [corpora[index].config for index in np.unique(corpus_of)]
-    names = {name: each.label for each in trained for name in (each.part, each.label.replace("/", "-"))}
-    unseen = set(names.values()) - {names.get(name) for name in validated}
-    if unseen and validated and validated <= names.keys():  # a corpus for validation alone may be theirs
-        notes.append(f"{', '.join(sorted(unseen))}: no validation pairs, so the other corpora choose the best model")
+    names, validated = _names(corpora, config), {pair.corpus for pair in prepared.pairs("validation")}
+    trained = {names[index] for index in np.unique(corpus_of)}
+    if validated and validated < trained:  # a corpus for validation alone may be theirs
+        unseen = [c.config.label for c, name in zip(corpora, names, strict=True) if name in trained - validated]
+        notes.append(f"{', '.join(unseen)}: no validation pairs, so the other corpora choose the best model")
     report = {split: Counter(counts) for split, counts in json.loads((folder / "report.json").read_bytes()).items()}
     # In the first process of a machine only.
     if os.environ.get("LOCAL_RANK", "0") == "0":
@@ -155,6 +154,12 @@ def _start() -> None:
     Thread(target=lambda: (parent_process().join(), os._exit(1)), daemon=True).start()  # type: ignore[union-attr]
 
 
+def _names(corpora: list[Corpus], config: DataConfig) -> list[str]:
+    """Return the names of the corpora in scores: short, or the path if that is taken."""
+    taken = [*(corpus.config.part for corpus in corpora), *map(str, config.every_direction)]
+    return [c.config.part if taken.count(c.config.part) == 1 else c.config.label.replace("/", "-") for c in corpora]
+
+
 def _rows(corpora: list[Corpus], split: str) -> Iterator[tuple[int, Rows]]:
     """Yield all rows of a split, with the index of their corpus."""
     for index, corpus in enumerate(corpora):
@@ -190,12 +195,7 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
     of each pair, and the report. With data.script=both a pair is followed by its form in the other script.
     """
     print(f"Cleaning {', '.join(corpus.config.label for corpus in corpora)}", flush=True)
-    # A score has the short name of its corpus, or the whole path if that name occurs twice or is a direction's.
-    names = [corpus.config.part for corpus in corpora]
-    taken = [*names, *map(str, config.every_direction)]
-    labels = [corpus.config.label.replace("/", "-") for corpus in corpora]
-    parts = [name if taken.count(name) == 1 else label for name, label in zip(names, labels, strict=True)]
-    cleaner = Cleaner(config)
+    parts, cleaner = _names(corpora, config), Cleaner(config)
     report, held_out = cleaner.report, {"validation": list[Pair](), "test": list[Pair]()}
     for split, pairs in held_out.items():
         for index, rows in _rows(corpora, split):

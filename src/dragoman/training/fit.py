@@ -130,8 +130,8 @@ def resolve(config: Config) -> Config:
     scores, (score, _, part) = ["loss", *config.trainer.metrics, "exact"], config.training.monitor.partition("_")
     check_choice("training.monitor", score, scores)
     if part:
-        parts = [*(corpus.part for corpus in config.data.corpora), *map(str, config.data.every_direction)]
-        check_choice("training.monitor", config.training.monitor, [score, *(f"{score}_{part}" for part in parts)])
+        known = [*(corpus.part for corpus in config.data.corpora), *map(str, config.data.every_direction)]
+        check_choice("training.monitor", config.training.monitor, [score, *(f"{score}_{name}" for name in known)])
     sizes: dict[str, Any] = {k: v for k, v in recipe.size("small").items() if getattr(config.model, k) is None}
     with torch.device("meta"):
         model = Transformer(dataclasses.replace(config.model, **sizes), src_vocab_size=8, tgt_vocab_size=8)

@@ -81,7 +81,7 @@ def sentences(
             else:
                 halves = sentences(clean, tokenizer, tag, max_length, (len(clean) + 1) // 2)
                 yield from (half._replace(is_part=True) for half in halves)
-        yield Sentence("", [], space)
+        yield Sentence("", [], space)  # the white space after all of them
 
 
 def _without_symbols(text: str, tokenizer: Tokenizer) -> list[str]:

@@ -45,7 +45,7 @@ class Translator:
     def __init__(self, bundle: BundleInfo, export: CTranslate2Engine | None = None, folder: Path | str = "") -> None:
         self.bundle, self._export, self._folder = bundle, export, folder
         self.tokenizers = bundle.src_tokenizer, bundle.tgt_tokenizer
-        self.longest = min(bundle.max_length, bundle.meta.get("usual_length", bundle.max_length))  # of a sentence
+        self.longest = min(bundle.max_length, bundle.meta.get("usual_length", bundle.max_length))  # pieces
         self.engine = "ctranslate2" if export else "torch"  # for the searches that it supports
 
     @classmethod
