@@ -73,9 +73,9 @@ def prepare(corpus: str, chunks: int | None, workers: int) -> Record:
                 writer.write_table(pa.table({"zh": rows.src, "en": rows.tgt}))
         settings = [f"data.corpora=[{{path: {path}}}]", f"data.workers={workers}", f"data.cache={folder}/cache"]
         config = compose(["recipe=none", *settings]).data
-        before, start = peak_mb(), time.perf_counter()
+        before, start = peak_mb(children=True), time.perf_counter()
         data = TranslationData(config, Path(folder), seed=1)
-        seconds, memory = time.perf_counter() - start, peak_mb() - before
+        seconds, memory = time.perf_counter() - start, peak_mb(children=True) - before
         sizes = [path.stat().st_size for path in Path(config.cache).rglob("*") if path.is_file()]
         stream = iter(data.train_dataloader())
         next(stream)
