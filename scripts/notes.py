@@ -1,6 +1,6 @@
 """Print the worked examples of the study notes: python scripts/notes.py mask pe
 
-Every number is computed by the program's own modules. --list shows the examples by note; `all` prints each.
+The numbers are computed with the program's own modules. --list shows the examples by note; `all` prints each.
 --out writes a page (.html), or the picture of one example (.png).
 """
 

@@ -80,7 +80,7 @@ class ToyMetric:
 class ToySearch(Greedy):
     """The second best piece at each step."""
 
-    def choose(self, log_probs: Tensor) -> Tensor:
+    def pick(self, log_probs: Tensor) -> Tensor:
         USED.add("search")
         return log_probs.topk(2, dim=-1).indices[:, 1:]
 

@@ -33,9 +33,9 @@ def phrasebook(split: str) -> list[dict[str, str]]:
 
 
 def peak_mb(children: bool = False) -> int:
-    """Peak memory of this process in megabytes, and of its largest child (one begins with the peak of its parent)."""
-    whose = [resource.RUSAGE_SELF, *[resource.RUSAGE_CHILDREN] * children]
-    return sum(resource.getrusage(one).ru_maxrss for one in whose) // (2**20 if platform.system() == "Darwin" else 2**10)
+    """Peak memory in MB of this process, and of its largest child if `children`."""
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)[: 1 + children]
+    return sum(resource.getrusage(one).ru_maxrss for one in whose) // 1024  # macOS would count bytes
 
 
 def measure_missing(folder: Path, names: Iterable[str], measure: Callable[[str], Record]) -> dict[str, Record]:

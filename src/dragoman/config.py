@@ -117,7 +117,7 @@ class DataConfig(Section, prefix="data."):
     drop_copies: bool = True  # drop training pairs whose source equals their target
     max_length: int = number(256, 1)  # pieces per side; longer training pairs are dropped
     max_ratio: float = number(3.0, 0)  # longer side / shorter side, see data/cleaning.py; 0 = no limit
-    validation_size: int = number(1000, 0)  # this and the next: split off train, at most 2 %, where no corpus has one
+    validation_size: int = number(1000, 0)  # this and the next: at most so many pairs are split off train
     test_size: int = number(1000, 0)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     max_tokens: AutoInt = 4096  # per batch: the larger of rows x longest source and rows x longest target
@@ -149,7 +149,7 @@ class PositionConfig(Section, prefix="model.position."):
     """Position scheme `kind`, and the settings of some schemes."""
 
     kind: str = "sinusoidal"  # model/position.py: POSITIONS
-    base: float = number(10000.0, 1.000001, 1e30)  # all schemes with sinusoids, and rope: longest wavelength
+    base: float = number(10000.0, 1.000001, 1e30)  # all schemes with sinusoids, and rope: larger = lower frequencies
     length: int = number(512, 2, 1 << 24)  # learned, unit, sentence_unit: how many positions there are
     start: str = one_of("random", "sinusoidal")  # learned: the first values
     n_buckets: int = number(32, 4, 1 << 24)  # t5

@@ -238,7 +238,7 @@ def test_both_directions_have_their_own_columns(runs, metrics_of):
         ("training", {"optimizer": "adamv"}, r"training\.optimizer=adamv: .*adamw.*did you mean 'adamw'"),
         ("training", {"monitor": "blue"}, r"training\.monitor=blue: choose one of loss, bleu, chrf, exact"),
         ("trainer", {"loggers": ["tensorbord"]}, r"trainer\.loggers=tensorbord: .*tensorboard"),
-        ("trainer", {"devices": 9, "accelerator": "gpu"}, r"trainer\.accelerator=gpu: torch finds \d+ here"),
+        ("trainer", {"devices": 9, "accelerator": "gpu"}, r"trainer\.devices=9: torch finds \d+ GPUs"),
         ("model", {"activation": "tanhh"}, r"model\.activation=tanhh"),
         ("training", {"monitor": "bleu_fram"}, r"monitor=bleu_fram: .*bleu_farm.*did you mean 'bleu_farm'"),
     ],

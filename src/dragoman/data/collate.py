@@ -9,10 +9,10 @@ computes its position by a division, and does not replay batches.
 The size of a batch is its number of pairs x its longest sentence, source or target. It is at most `max_tokens`. Pairs
 are sorted by the length of the longer side, then by the difference between source and target. The direction of the
 second sort alternates from one length to the next, so neighbours stay similar and both sides have little padding.
-Pairs of equal lengths are shuffled in each epoch, so batch boundaries are the same in every epoch.
+Each epoch shuffles only pairs of equal lengths, so batch boundaries never change.
 
 `few_shapes`, the maximum padded length, makes shapes repeat, for bf16 on a CPU (scripts/README.md, "Shapes"): lengths
-are padded to three significant bits (.. 7, 8, 10, 12, 14, 16, 20 ..), and batches have multiples of 8 pairs.
+are padded to three significant bits (.. 7, 8, 10, 12, 14, 16, 20 ..), and larger batches have multiples of 8 pairs.
 """
 
 from collections.abc import Sequence
@@ -42,15 +42,15 @@ class Batch:
     tgt_in: Tensor  # (B, T)  <BOS> y1 .. yn
     tgt_out: Tensor  # (B, T)  y1 .. yn <EOS>
     src_key_padding_mask: Tensor  # (B, S) bool, True = padding
-    places: Tensor  # (n_tokens,) indices of the targets that are no padding in the flattened (B, T)
+    places: Tensor  # (n_tokens,) indices of the targets other than padding in the flattened (B, T)
     n_tokens: int  # targets to predict, <EOS> included
 
     def to(self, device: torch.device | str) -> "Batch":
         """Move the tensors to `device`; to a GPU through pinned memory, without waiting."""
         pin = torch.device(device).type == "cuda"
         tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()} if pin else tensors
-        return replace(self, **{name: tensor.to(device, non_blocking=pin) for name, tensor in tensors.items()})
+        moved = {name: (x.pin_memory() if pin else x).to(device, non_blocking=pin) for name, x in tensors.items()}
+        return replace(self, **moved)
 
 
 def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], *, few_shapes: int = 0) -> Batch:
@@ -60,7 +60,7 @@ def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], *, few_shapes: int =
     src[rows, src_lengths] = EOS
     tgt_in = np.empty_like(tgt)
     tgt_in[:, 0] = BOS
-    tgt_in[:, 1:] = tgt[:, :-1]
+    tgt_in[:, 1:] = tgt[:, :-1]  # before <EOS> is written
     tgt[rows, tgt_lengths] = EOS
     places = np.flatnonzero(np.arange(tgt.shape[1]) <= tgt_lengths[:, None])
     return Batch(
@@ -74,7 +74,7 @@ def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], *, few_shapes: int =
 
 
 def _pad(rows: Sequence[Ids], few_shapes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids padded on the right, (B, longest + 1) or wider, and the lengths (B,)."""
+    """Return ids padded on the right, (B, longest + 1) or wider, and lengths (B,)."""
     lengths = np.array(list(map(len, rows)), np.int64)
     is_id = np.arange(_padded_lengths(lengths.max() + 1, few_shapes)) < lengths[:, None]
     padded = np.full(is_id.shape, PAD, np.int64)
@@ -120,8 +120,8 @@ def _sorted_pairs(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | N
 class BatchPlan:
     """The batches of every epoch, for one rank of `world_size`.
 
-    `lengths` are those of the pairs in token ids, including <EOS>. Each pair goes to one rank, once per epoch. All
-    ranks have the same number of batches, for which the first world_size - 1 or fewer are repeated (`np.resize`).
+    `lengths` are those of the pairs in token ids, including <EOS>. Each pair goes to one rank, once per epoch,
+    but up to world_size - 1 batches are repeated, so that all ranks have equally many (`np.resize`).
     """
 
     def __init__(

@@ -66,7 +66,7 @@ def faults(survey: Survey) -> Masks:
     n_hans, n_hant = hans.sum(), hant.sum()
     masks["traditional characters"] = hant & (MIXED * n_hans < n_hant <= n_hans)
     masks["simplified characters"] = hans & (MIXED * n_hant < n_hans < n_hant)
-    # Duplicates and leaks are those of train, comparing only letters and digits.
+    # Duplicates and leaks of train, by letters and digits only.
     sentences = np.stack([src["folded"], tgt["folded"]]).view(np.uint64)
     held_out = np.array([part["split"] != "train" for part in survey.parts])[survey.table["part"]]
     train = ~held_out & sentences.all(axis=0)
@@ -85,14 +85,14 @@ def chinese_scripts(survey: Survey) -> dict[str, int]:
 
 
 def find(survey: Survey, masks: Masks, config: DataConfig) -> Iterator[tuple[Kind, np.ndarray]]:
-    """Yield all findings with rows; a fault in a share above MANY needs attention."""
+    """Yield all findings with rows; one above the share MANY needs attention."""
     for corpus in config.corpora:
         paths = [locate(path, config.root) for path in (corpus.src_path, corpus.tgt_path) if path]
-        counts = [sum(1 for _ in lines(path)) for path in paths]
-        if len(set(counts)) > 1:
-            found = " and ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
-            message = f"{found}. Training needs equal numbers."
-            yield Kind("act", "0", "unequal line counts", message), np.array([len(survey.table) - 1])
+        counts = {path: sum(1 for _ in lines(path)) for path in paths}
+        if len(set(counts.values())) > 1:
+            message = " and ".join(f"{path} has {n:,} lines" for path, n in counts.items()) + ". They must be equal."
+            here = np.array([part["corpus"] == corpus.label for part in survey.parts])[survey.table["part"]]
+            yield Kind("act", "0", "unequal line counts", message), np.flatnonzero(here)[-1:]
     for number, part in enumerate(survey.parts):
         rows = np.flatnonzero(survey.table["part"] == number)
         for first, last, shift in drift(survey.table[rows]) if len(rows) >= MIN_PAIRS else ():
@@ -154,7 +154,7 @@ def drift(table: np.ndarray) -> list[tuple[int, int, int | None]]:
     while unexamined and len(stretches) < MAX_STRETCHES:
         first, last = unexamined.pop()
         total, start, end = _best_stretch((misfits[0] - level)[first:last])
-        # None (no shift) fits any disorder, so its rows must fit as random ones do, and gain twice the threshold.
+        # No shift (None) explains these rows, so they must fit as badly as random pairs, and gain twice the threshold.
         gain = total - threshold if total > 0.4 * loss * (end - start) else 0.0
         candidates: list[tuple[float, int, int, int | None]] = [(gain, start, end, None)]
         for shift in SHIFTS:
@@ -177,9 +177,9 @@ def _best_stretch(gain: np.ndarray) -> tuple[float, int, int]:
 
 
 def _misfits(src: np.ndarray, tgt: np.ndarray, shift: int) -> np.ndarray:
-    """Return (n,) how badly source row i fits target row i + shift, in any language.
+    """Return (n,) the mismatch of source row i and target row i + shift, in any language.
 
-    Lengths count by the logarithm of their ratio, other digits and other marks by a half each.
+    Lengths count by the logarithm of their ratio, different digits and different marks by a half each.
     """
     tgt = np.roll(tgt, -shift)
     ratio = np.log((tgt["length"] + 1.0) / (src["length"] + 1.0))

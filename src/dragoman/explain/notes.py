@@ -1,4 +1,4 @@
-"""Worked examples of the study notes, computed by the program's own modules.
+"""Worked examples of the study notes, computed with the program's own modules.
 
 Each example is a function. It returns the values that its text shows, by name; "picture" is a function that draws one.
 The texts are the blocks of the same names in notes_zh.j2 and notes_en.j2.
@@ -22,7 +22,7 @@ from dragoman.files import included
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.pooling import AttentionPooling, first_token, masked_mean
 from dragoman.model.position import POSITIONS, sinusoid
-from dragoman.search.search import plain_greedy
+from dragoman.search.search import log_probabilities, plain_greedy
 from dragoman.special import EOS
 
 Values = dict[str, Any]
@@ -134,12 +134,12 @@ def loop() -> Values:
     """Prefix, next piece and its probability at each step of the included model."""
     bundle = bundles.load(included("data/pretrained/zh_en"))
     model, pieces = bundle.model.requires_grad_(False), bundle.tgt_tokenizer.pieces
-    src = [*bundle.src_tokenizer.encode("好久不见。"), EOS]
+    src = [*bundle.src_tokenizer.encode("好久不见"), EOS]
     memory, steps = model.encode(torch.tensor([src]), None), []
 
     def next_logits(prefix: Tensor) -> Tensor:
         logits = model.projection(model.decode(prefix, memory, None)[:, -1])
-        probability, token = logits[0].softmax(-1).max(0)
+        probability, token = log_probabilities(logits, first=prefix.size(1) == 1)[0].exp().max(0)
         steps.append((pieces(prefix[0].tolist()), pieces([int(token)])[0], float(probability)))
         return logits
 

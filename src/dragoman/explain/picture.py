@@ -43,7 +43,7 @@ def _figure(width: float, height: float) -> Iterator[Any]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    # A character that no font has is a box, without a warning.
+    # A character that no font has is drawn as a box, without a warning.
     with matplotlib.rc_context({"font.family": _fonts(), **STYLE}), warnings.catch_warnings(action="ignore"):
         yield Figure(figsize=(width, height))
 

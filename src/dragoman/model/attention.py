@@ -3,7 +3,7 @@
 One class serves self-attention and cross-attention. The output of one projection is split into heads. Splitting the
 input instead would restrict each head to a part of the vector.
 
-torch uses two polarities of masks, and only this file converts between them:
+torch uses two polarities of masks (the study notes True = hidden), and only this file converts between them:
 a *key padding mask* is (B, T) with **True = padding** (as in torch.nn.MultiheadAttention);
 an *attn_mask* is broadcastable to (B, H, T_q, T_k) with **True = may attend** (as in scaled_dot_product_attention).
 """
@@ -107,10 +107,10 @@ class Attention(nn.Module):
         self.fused = self.score.fused
         self.dropout, self.position = config.attention_dropout, position
         if position is not None and isinstance(self.score, Dot):
-            position.scale = self.score.scale
-        self.q = nn.Linear(d_model, d_model)
-        self.kv = nn.Linear(d_model, 2 * d_model)  # one projection, because keys and values have the same input
-        self.out = nn.Linear(d_model, d_model)
+            position.scale = self.score.scale  # transformer_xl adds terms to the scores
+        self.q = nn.Linear(d_model, d_model)  # W^Q of all heads
+        self.kv = nn.Linear(d_model, 2 * d_model)  # W^K and W^V in one, because keys and values have the same input
+        self.out = nn.Linear(d_model, d_model)  # W^O
 
     def forward(
         self,
@@ -127,11 +127,11 @@ class Attention(nn.Module):
         if self.fused and not (q.requires_grad and q.device.type == "cpu"):
             mixed = self._fused(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
         else:
-            weights = self._weights(q, k, bias, attn_mask, causal)  # (B, H, T_q, T_k)
+            weights = self._softmax(q, k, bias, attn_mask, causal)  # (B, H, T_q, T_k)
             mixed = F.dropout(weights, self.dropout, self.training).to(v.dtype) @ v  # (B, H, T_q, d)
-        return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T_q, D)
+        return self.out(mixed.transpose(1, 2).flatten(2))  # Concat and W^O: (B, T_q, D)
 
-    def _weights(self, q: Tensor, k: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool) -> Tensor:
+    def _softmax(self, q: Tensor, k: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool) -> Tensor:
         """Return the attention weights: the softmax of the masked scores plus bias."""
         scores = self.score(q, k)  # (B, H, T_q, T_k)
         if bias is not None:
@@ -158,14 +158,14 @@ class Attention(nn.Module):
     def weights(self, query: Tensor, key_value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
         """Return the attention weights (B, H, T_q, T_k) of `forward`, same arguments."""
         q, k, _, bias = self._project(query, key_value, options.get("cache"))
-        return self._weights(q, k, bias, attn_mask, options.get("causal", False))
+        return self._softmax(q, k, bias, attn_mask, options.get("causal", False))
 
     def _project(
         self, query: Tensor, key_value: Tensor, cache: KeyValues | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return q (B, H, T_q, d), k and v (B, H, T_k, d), and the bias of the scores."""
         q = self._heads(self.q(query))
-        # Cross-attention projects the memory at the first step only.
+        # Cross-attention projects the encoder's output at the first step only.
         if cache is not None and cache.length and not cache.grows:
             return q, *cache.kept(), None
         k, v = map(self._heads, self.kv(key_value).chunk(2, dim=-1))

@@ -12,7 +12,7 @@ _SPARE = 16  # tokens allocated in advance
 
 
 class KeyValues:
-    """Keys and values of one attention, (N, H, T, d) each."""
+    """Keys and values of one attention, (N, H, T, d) each; (B, H, S, d) of a source."""
 
     def __init__(self, *, grows: bool) -> None:
         self.grows, self.length = grows, 0

@@ -48,7 +48,7 @@ def normalization(config: ModelConfig) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """x + dropout(f(norm(x))) for norm="pre"; norm(x + dropout(f(x))) for "post"."""
+    """Add & Norm: norm(x + dropout(f(x))), "post"; or x + dropout(f(norm(x))), "pre"."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        up = self.up(x)  # (B, T, F)
+        up = self.up(x)  # (B, T, d_ff)
         hidden = self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up
         return self.down(self.dropout(hidden))
 
@@ -114,7 +114,7 @@ class DecoderLayer(nn.Module):
         own, source = (None, None) if cache is None else cache
 
         def cross_attention(y: Tensor) -> Tensor:
-            # The k rows of a sentence become one row of k times the queries, so its keys are read once.
+            # (N, T, D) -> (B, k * T, D): the k rows of a sentence become one, so its keys are read once.
             queries = y.reshape(memory.size(0), -1, y.size(2))
             return self.cross_attention(queries, memory, memory_attn_mask, cache=source).view_as(y)
 

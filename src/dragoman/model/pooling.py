@@ -1,6 +1,6 @@
 """Sentence vectors: memory (B, S, D) -> one vector (B, D) per sentence.
 
-The mask `padding` (B, S) is True at padding, which never changes a vector; a row of padding alone gives zeros.
+The mask `padding` (B, S) is True at padding. Padding never changes a vector; a row of only padding gives zeros.
 `AttentionPooling` is the pooling of the notes and has parameters; `attention_mean` has none.
 """
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def masked_mean(memory: Tensor, padding: Tensor) -> Tensor:
-    """sum_i m_i h_i / sum_i m_i, where m_i = 1 for tokens, <EOS> and direction tag."""
+    """sum_i m_i h_i / sum_i m_i, m_i = 0 at padding, else 1 (<EOS> and tag included)."""
     tokens = ~padding[..., None]  # (B, S, 1)
     return (memory * tokens).sum(1) / tokens.sum(1).clamp(min=1)
 

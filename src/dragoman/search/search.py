@@ -2,8 +2,8 @@
 
     step(tokens (N, 1), cache) -> logits (N, V), cache
 
-The cache is used only by `cache.select(rows)`: keep these rows, in this order. N = B * k: the k rows of a sentence, its
-beams or samples, are consecutive. Finished sentences leave the batch, and no sentence influences another.
+`cache.select(rows)`, all that is used of the cache, keeps these rows in this order. N = B * k: the k rows of a
+sentence, its beams or samples, are consecutive. Finished sentences leave the batch, and no sentence influences another.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from dragoman.search import Hypothesis, Sentence
 from dragoman.special import BOS, EOS, PAD, UNK
 
 NEVER = (PAD, UNK, BOS)  # in no translation
-MIN_FINISHED = 1 / 8  # share of the batch that is removed at once, in greedy search and sampling
+MIN_FINISHED = 1 / 8  # greedy, sample: finished sentences leave when they are this share of the batch
 # (next tokens (N, 1), cache) -> (logits (N, V) of those that follow, cache)
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
@@ -66,7 +66,7 @@ def search(step: Step, cache: Any, sentences: Sequence[Sentence], config: Search
 
 
 class Path:
-    """Output of one row so far; `number` is its number among those of the sentence."""
+    """Output of one row so far; `number` is its index among the rows of its sentence."""
 
     def __init__(self, sentence: Sentence, number: int) -> None:
         self.sentence, self.number = sentence, number
@@ -99,27 +99,27 @@ class Greedy:
     def __init__(self, config: SearchConfig, sentences: Sequence[Sentence]) -> None:
         self.config, self.k = config, self.width(config)
         self.paths = [[Path(sentence, n) for n in range(self.k)] for sentence in sentences]
-        self.unfinished = self.paths  # of the sentences still in the batch
+        self.in_batch = self.paths  # of the sentences still in the batch
         self.first = True
 
     def advance(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
         """logits (N, V) -> rows (n,) that continue, None = all; next tokens (n, 1)."""
         log_probs = log_probabilities(logits, first=self.first)
-        tokens = self.choose(log_probs)  # (N, 1)
+        tokens = self.pick(log_probs)  # (N, 1)
         token_log_probs = log_probs.gather(1, tokens)
-        rows = [path for paths in self.unfinished for path in paths]
+        rows = [path for paths in self.in_batch for path in paths]
         for path, token, log_prob in zip(rows, tokens.tolist(), token_log_probs.tolist(), strict=True):
             path.append(*token, *log_prob)
         self.first = False
-        # Sentences of which all paths are finished leave the batch, several at once, because that copies the cache.
-        stays = [not all(path.finished for path in paths) for paths in self.unfinished]
+        # A sentence leaves when all its paths are finished; several leave at once, because that copies the cache.
+        stays = [not all(path.finished for path in paths) for paths in self.in_batch]
         if any(stays) and stays.count(False) < len(stays) * MIN_FINISHED:
             return None, tokens
-        self.unfinished = [paths for paths, stay in zip(self.unfinished, stays, strict=True) if stay]
-        going_on = torch.tensor(stays).repeat_interleave(self.k).nonzero()[:, 0].to(tokens.device)
-        return going_on, tokens[going_on]
+        self.in_batch = [paths for paths, stay in zip(self.in_batch, stays, strict=True) if stay]
+        remaining = torch.tensor(stays).repeat_interleave(self.k).nonzero()[:, 0].to(tokens.device)
+        return remaining, tokens[remaining]
 
-    def choose(self, log_probs: Tensor) -> Tensor:
+    def pick(self, log_probs: Tensor) -> Tensor:
         """log_probs (N, V) -> the next token of each row (N, 1)."""
         if log_probs.device.type == "cpu":
             # NumPy's argmax is vectorised, torch's on a CPU is not.
@@ -135,17 +135,17 @@ class Greedy:
 class Sample(Greedy):
     """n_best random samples of the warped distribution, scored without warping.
 
-    The line, the sample and the step seed each draw, so that the other sentences of a batch cannot change it.
+    Line, sample and step seed each draw, so that the other sentences of a batch cannot change it.
     """
 
     @staticmethod
     def width(config: SearchConfig) -> int:
         return config.n_best
 
-    def choose(self, log_probs: Tensor) -> Tensor:
+    def pick(self, log_probs: Tensor) -> Tensor:
         config, tokens, generator = self.config, [], torch.Generator(log_probs.device)
         probs = warped(log_probs, config.temperature, config.top_k, config.top_p).exp()
-        for path, row in zip((path for paths in self.unfinished for path in paths), probs, strict=True):
+        for path, row in zip((path for paths in self.in_batch for path in paths), probs, strict=True):
             draw = [config.seed, path.sentence.line, path.number, len(path.ids)]
             generator.manual_seed(int(np.random.SeedSequence(draw).generate_state(1)[0]))
             tokens.append(torch.multinomial(row, 1, generator=generator))
@@ -175,7 +175,7 @@ class Beam:
     Each step ranks the 2k best continuations of the k beams of a sentence. Those among the first k that end (<EOS>, or
     the maximum length) become finished hypotheses; the best k that do not end become the next beams. A sentence is done
     when k hypotheses are finished, or at its maximum length. With length_penalty 0 it is done when n_best hypotheses
-    are finished and the first candidate was among them, because no later one can score higher.
+    are finished and the first candidate was among them, because none can become better than the best.
 
     The state: prefixes and token log-probs (B, k, t each), and cumulative log-probs (B, k).
     """
@@ -208,12 +208,12 @@ class Beam:
         # The best k candidates of each sentence that do not end.
         beams = ends.int().argsort(dim=1, stable=True)[:, :k]
         done = torch.tensor([self._is_done(s) for s in self.sentences.tolist()]) | last[:, 0]
-        going_on = (~done).nonzero()  # (b, 1)
-        beams = beams[going_on[:, 0]]  # (b, k)
-        rows = (going_on * k + backpointers[going_on, beams]).flatten()
-        self.sentences = self.sentences[going_on[:, 0]]
-        self.prefixes, self.log_probs = self.prefixes[going_on, beams], self.log_probs[going_on, beams]
-        self.cumulative = self.cumulative[going_on, beams]
+        remaining = (~done).nonzero()  # (b, 1)
+        beams = beams[remaining[:, 0]]  # (b, k)
+        rows = (remaining * k + backpointers[remaining, beams]).flatten()  # of the cache: sentence * k + beam before
+        self.sentences = self.sentences[remaining[:, 0]]
+        self.prefixes, self.log_probs = self.prefixes[remaining, beams], self.log_probs[remaining, beams]
+        self.cumulative = self.cumulative[remaining, beams]
         return rows.to(logits.device), self.prefixes[:, :, -1].reshape(-1, 1).to(logits.device)
 
     def _extend(self, logits: Tensor) -> Tensor:

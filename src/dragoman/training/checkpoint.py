@@ -136,13 +136,13 @@ class CheckpointCallback(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         last = trainer.global_step >= self.progress.n_steps
-        # Gradient accumulation is not complete.
+        # Only complete optimizer steps are saved.
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         if trainer.world_size > 1 and trainer.global_step % BROADCAST_EVERY and not last:
             return
         due = time.monotonic() - self.saved > 60 * self.config.trainer.save_minutes
-        # Plan the steps after a quarter of the time, unless a validation has done it: a schedule needs time to end.
+        # Plan the steps after a quarter of the time, if no validation has: the schedule needs time to decay.
         quarter = self.progress.seconds > self.progress.max_seconds / 4
         # All ranks use the signal and the clock of rank 0, so that they stop at the same step.
         seen = self.signals.signum, self.progress.is_late, due, quarter
@@ -192,7 +192,7 @@ class CheckpointCallback(Callback):
     def keep(self, step: int) -> None:
         """Save a snapshot; if no validation was better, also bundle and translations."""
         self.snapshots.mkdir(exist_ok=True)
-        # parameters rather than state_dict: tied ones once
+        # named_parameters, unlike state_dict, has tied ones once.
         weights = save(dict(self.module.best_model.named_parameters()))
         files.write(self.snapshots / f"step-{step:09d}.safetensors", weights)
         for old in sorted(self.snapshots.glob("*.safetensors"))[: -self.config.trainer.keep_snapshots]:

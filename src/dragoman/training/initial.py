@@ -61,7 +61,7 @@ def start_from_lexicon(model: Transformer, data: TranslationData) -> dict[str, i
     """Initialise the vectors of source pieces by those of their translations.
 
     The vector of a piece is the weighted mean of the vectors of its translations. The value and output projections of
-    cross-attention are identity matrices. A decoder that attends to a source piece then predicts its translations
+    cross-attention become identity matrices. A decoder that attends to a source piece then predicts its translations
     before any training. Returns {"pieces": number of source pieces, "covered": those with a translation}.
     """
     joint = data.src_tokenizer.sha256 == data.tgt_tokenizer.sha256
@@ -83,13 +83,13 @@ def start_from_lexicon(model: Transformer, data: TranslationData) -> dict[str, i
 def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return source pieces (n,), target pieces (n,) and their weights (n,).
 
-    By IBM Model 1 (Brown et al. 1993): each target piece of a pair translates one of its source pieces, or none.
-    Expectation maximisation over the ids of all pairs estimates t(target | source).
+    IBM Model 1 (Brown et al. 1993): each target piece of a pair translates one of its source pieces, or none.
+    Expectation maximisation over the ids of a sample of pairs estimates t(target | source).
 
     Row 2i of `ids` is the source of pair i, row 2i + 1 its target; the sizes are those of the vocabularies. The weight
-    is t * log(t / p), where p is the frequency of the target piece: small for a piece that occurs beside every source
-    piece ("the"). In a joint vocabulary, a piece has an entry only if it is more than twice as frequent in sources as
-    in targets: digits and punctuation have none.
+    is t * log(t / p), where p is the frequency of the target piece. It is small for a piece that occurs beside every
+    source piece ("the"). In a joint vocabulary, a piece has an entry only if it is more than twice as frequent in
+    sources as in targets: digits and punctuation have none.
     """
     n_pairs = len(ids) // 2
     pairs = np.random.default_rng(1).choice(n_pairs, min(n_pairs, _MAX_PAIRS), replace=False)

@@ -5,7 +5,7 @@ averages over micro-batches, and DDP over devices: both would give a short batch
 `training_step` returns a sum, and `on_before_optimizer_step` divides the gradients by the number of target tokens.
 
 An optimizer step is skipped if its gradient is not finite. `training.max_skipped` such steps in a row end the run.
-A schedule is a function of the step alone: a resumed run has nothing to restore.
+The learning rate depends on the step and `max_steps` alone: no state of a schedule is saved.
 """
 
 import copy
@@ -49,9 +49,9 @@ READ_EVERY = 16
 class _ProjectedLoss(torch.autograd.Function):
     """Label-smoothed cross-entropy without the (tokens x vocabulary) matrix of logits.
 
-    That matrix is by far the largest tensor of a training step. Here projection, softmax and gradient are computed for
-    512 positions at a time (1,024 in bf16, 8,192 on a GPU), the gradient already in the forward pass, and only the
-    gradients of the states (n, D) and of the projection (V, D) are kept. The loss is the same to rounding.
+    F.cross_entropy(states @ weight.T, targets, label_smoothing=..., reduction="sum") to rounding. Its logits would be
+    by far the largest tensor of a step. Here projection, softmax and gradient are computed for 512 positions at a time
+    (1,024 in bf16, 8,192 on a GPU). The forward pass keeps only the gradients of states (n, D) and projection (V, D).
     """
 
     @staticmethod
@@ -109,8 +109,8 @@ def projected_loss(
 def learning_rate(kind: str, step: int, *, peak: float, warmup_steps: int, max_steps: float) -> float:
     """Return the rate of a step (from 1): linear rise to `peak`, then schedule.
 
-    "inverse_sqrt" is Vaswani et al. 2017, section 5.3, written with its peak; "cosine" reaches 0 at `max_steps`; while
-    that is infinite (not planned yet), it stays at its peak.
+    "inverse_sqrt" is Vaswani et al. 2017, section 5.3, written with its peak; "cosine" reaches 0 at `max_steps`; it
+    stays at its peak while that is infinite (not planned yet).
     """
     warmup_steps = max(1, warmup_steps)
     fraction = SCHEDULES[kind](max(step, warmup_steps), warmup_steps, max_steps)
@@ -131,14 +131,14 @@ class TranslationModule(LightningModule):
         self.tokens, self.sums = 0, torch.zeros(2)
         # (loss sum, nll sum, tokens, gradient norm) on the device, and the learning rate, of the last optimizer step
         self._last: tuple[Tensor, float] | None = None
-        # skipped steps: total, in a row, gradient norm of the last (0 once reported); checkpoints save a buffer
+        # skipped steps: total, in a row, gradient norm of the last (0 once reported); a buffer, so checkpoints have it
         self.skips: Tensor
         self.register_buffer("skips", torch.zeros(3))
         self._states = torch.compile(self._forward, dynamic=True) if compile else self._forward
 
     @property
     def best_model(self) -> Transformer:
-        """The weights to validate and to save."""
+        """The weights to validate and to save: the averages, if there are any."""
         return self.model if self.averaged is None else self.averaged
 
     @property
@@ -203,11 +203,10 @@ class TranslationModule(LightningModule):
             self.zero_grad()  # optimizers skip parameters whose gradient is None
         if norm.device.type != "cpu" and step % READ_EVERY:
             return
-        _, n, last_norm = self.skips.tolist()
+        n_skipped, n, last_norm = self.skips.tolist()
         if not math.isfinite(last_norm):
             self.skips[2] = 0
-            details = f"norm {last_norm}, learning rate {lr:.2e}, {n:.0f} in a row"
-            report(f"step {step}: skipped, the gradient is not finite ({details})")
+            report(f"step {step}: {n_skipped:.0f} skipped, {n:.0f} in a row (gradient norm {last_norm}, rate {lr:.2e})")
         if n >= self.config.max_skipped:
             hint = "Start a new run (name=...) with a lower training.lr or a larger training.warmup_steps"
             raise UserError(f"step {step}: no finite gradient in {n:.0f} optimizer steps in a row. {hint}")

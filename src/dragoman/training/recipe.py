@@ -1,6 +1,6 @@
 """Automatic settings (recipe=auto): a value for every null of a configuration.
 
-The choices depend on corpus, time and hardware, above all on how often the corpus fits into the time. A model that
+The choices depend on corpus, time and hardware, mostly on how many epochs fit into the time. A model that
 reads its corpus five times needs speed and little regularisation; one that reads it fifty times overfits without
 dropout and weight decay.
 """
@@ -17,7 +17,7 @@ from dragoman.data.datamodule import TranslationData
 from dragoman.files import included
 from dragoman.training.progress import report
 
-# Target tokens per second of model=small to expect, for an estimate of the epochs; the schedule uses the measured pace.
+# Target tokens per second to expect (CPU: model=small), to estimate the epochs; the schedule uses the measured pace.
 SPEED = {"cpu": 4_000, "gpu": 200_000}
 WORK = 5_505_024  # multiplications of a pair of tokens in the layers of model=small
 FILLED = 0.8  # target tokens for each position of a batch; the rest is padding
@@ -37,7 +37,7 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
     def fill(reason: str, values: dict[str, Any]) -> None:
         nonlocal config
         missing = [key for key in values if attrgetter(key)(config) is None]
-        reason = "as this run began" if chosen.keys() >= set(missing) else reason
+        reason = "kept from the first start" if chosen.keys() >= set(missing) else reason
         for key in missing:
             section, name = key.split(".")
             value = chosen.setdefault(key, values[key])
@@ -58,12 +58,12 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
         n * m.d_model * (k * m.d_model + 2 * m.d_ff) for n, k in ((m.n_encoder_layers, 4), (m.n_decoder_layers, 8))
     )
     if not gpu and work > WORK:
-        speed = round(speed * (WORK / work) ** 0.75)  # large products are faster; scripts/README.md has base
+        speed = round(speed * (WORK / work) ** 0.75)  # large products are faster (scripts/README.md, base model)
 
     lowest, highest, steps = (4096, 16_384, 20_000) if gpu else (768, 4096, 4_000)
     n_tokens = _tokens(config, speed, n_batches)
     tokens = min(highest, max(lowest, round(n_tokens / FILLED / steps / n_batches / 256) * 256))
-    fill(f"{steps:,} steps or more, if they fit", {"data.max_tokens": max(tokens, config.data.longest)})
+    fill(f"for at least {steps:,} steps, if they fit", {"data.max_tokens": max(tokens, config.data.longest)})
 
     n_tokens = _tokens(config, speed, n_batches)  # again, because the size of a batch is known now
     epochs = n_tokens / int(data.lengths[1].sum())
@@ -77,7 +77,7 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
     warmup = round(min(2_000, max(100, n_steps / 10)))
     if config.init_from:
         fill("the model is trained already", {"training.lr": 3e-4, "training.warmup_steps": 100})
-    fill("by the width", {"training.lr": 0.384 / config.model.d_model, "training.warmup_steps": warmup})
+    fill("by width and steps", {"training.lr": 0.384 / config.model.d_model, "training.warmup_steps": warmup})
     decay = round(min(0.999, max(0.9, 1 - 20 / n_steps)), 4)
     fill("over the last twentieth of the steps", {"training.ema": decay})
     return config

@@ -12,6 +12,7 @@ import subprocess
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,11 @@ MAY_CHANGE = {
     "trainer.samples", "trainer.save_minutes", "data.workers", "data.root", "data.cache", "run_dir",
 }  # fmt: skip
 LIBC = ctypes.CDLL(None)  # glibc on Linux
-LOCK_SECONDS = 12.0  # worker processes of a killed run hold its lock until they notice
+LOCK_SECONDS = 12.0  # worker processes of a killed run hold its lock until they exit
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes, of all that train together."""
+    """Whether this is rank 0, the only process that writes."""
     return not getattr(rank_zero_only, "rank", 0)
 
 
@@ -52,7 +53,7 @@ def lock(run_dir: Path) -> AbstractContextManager[object]:
 
 
 def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
-    """Make the run's folder, or recognise it, and return its metrics so far.
+    """Create or open the run's folder, and return its metrics so far.
 
     Raises UserError when the folder is something else, or when the settings of a run that began have changed.
     """
@@ -66,13 +67,14 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
     if names and not names & {"config.yaml", "data.json"}:
         raise UserError(f"{run_dir}: not empty and not a run. Choose another name (name=...)")
     if record:
-        # A setting that is younger than the run had its default then.
+        # A setting added since the run began had its default.
         old = flatten(asdict(Config())) | flatten(yaml.safe_load(saved.read_text(encoding="utf-8")))
         new = flatten(asdict(config))
         # A setting that is gone has no effect.
         keys = sorted(key for key in new if old.get(key) != new[key] and key not in MAY_CHANGE)
         if keys:
-            changes = "; ".join(f"{key} (was {json.dumps(old.get(key))}, now {json.dumps(new[key])})" for key in keys)
+            show = partial(json.dumps, ensure_ascii=False)
+            changes = "; ".join(f"{key} (was {show(old.get(key))}, now {show(new[key])})" for key in keys)
             hint = "Choose another name (name=...), or give the old values to resume"
             raise UserError(f"{run_dir}: the run began with other settings: {changes}. {hint}")
     files.write(saved, yaml.safe_dump(asdict(config), allow_unicode=True, sort_keys=False).encode())
@@ -115,8 +117,7 @@ def accelerator_for(choice: str, devices: int) -> str:
     if choice == "auto":
         choice = "gpu" if n_gpus else "mps" if torch.backends.mps.is_available() else "cpu"
     if choice == "gpu" and devices > n_gpus:
-        found = f"torch finds {n_gpus} here (found trainer.devices={devices})"
-        raise UserError(f"trainer.accelerator=gpu: {found}. Set fewer, or trainer.accelerator=cpu")
+        raise UserError(f"trainer.devices={devices}: torch finds {n_gpus} GPUs. Set fewer, or trainer.accelerator=cpu")
     return choice
 
 
@@ -158,7 +159,7 @@ def provenance() -> dict[str, str]:
 
 
 def configure_memory() -> None:
-    """Set what glibc and torch do with memory.
+    """Configure the memory allocation of glibc and torch.
 
     glibc keeps what is freed: otherwise large buffers are faulted in again at every step. torch takes huge pages; it
     reads the variable when it allocates its first tensor. scripts/README.md "Memory" has the figures.
