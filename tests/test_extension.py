@@ -132,7 +132,7 @@ def test_a_kind_registered_from_outside_works(
             "experiment=smoke", f"data.corpora=[{{path: {corpus}}}]", "data.src=a", "data.tgt=b",
             "data.tokenizer.kind=char", "data.tokenizer.vocab_size=300", f"data.cache={folder / 'cache'}",
             f"run_dir={tmp_path / 'run'}",
-            "training.monitor=loss", "trainer.max_steps=2", "trainer.validate_every=2", "trainer.samples=1",
+            "training.monitor=loss", "trainer.max_steps=2", "trainer.validate_every=2", "trainer.samples=0",
             "trainer.precision=32", *overrides,
         ]
     )  # fmt: skip

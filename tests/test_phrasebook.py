@@ -58,7 +58,7 @@ def test_files_are_what_the_script_builds_of_known_parts(written: list[build.Pai
 
 
 def test_missing_and_changed_files_are_stale(corpora: Corpora, tmp_path: Path) -> None:
-    written = {"written": corpora["written"]}
+    written = {"written": {split: pairs[:20] for split, pairs in corpora["written"].items()}}
     build.write(written, tmp_path)
     folder = tmp_path / "written"
     (folder / "test.jsonl.gz").replace(folder / "validation.jsonl.gz")
@@ -82,7 +82,7 @@ def test_no_sentence_is_in_two_splits(corpora: Corpora) -> None:
 
 def test_no_rephrasing_of_a_held_out_pair_is_in_train(corpora: Corpora) -> None:
     train, validation, test = corpora["written"].values()
-    train = train[::16] + corpora["composed"]["train"][::16]
+    train = train[::64] + corpora["composed"]["train"][::64]  # the slow test builds from all
     assert list(build.similar_pairs(train, validation + test)) == []
     assert list(build.similar_pairs(validation, test)) == []
 

@@ -126,8 +126,9 @@ def test_a_failed_report_is_one_line(monkeypatch: Any, capsys: Any, tmp_path: Pa
     train.report(tmp_path)
     assert capsys.readouterr().err.startswith("no report: UserError: ")
     run = write_run(tmp_path / "mine")
-    monkeypatch.setattr("dragoman.evaluation.report.page", lambda run: run["missing"])
-    train.report(run)
+    with monkeypatch.context() as patch:
+        patch.setattr("dragoman.evaluation.scores.challenge", len)  # takes other arguments
+        train.report(run)
     assert capsys.readouterr().err.startswith("no report: TypeError: ")
     monkeypatch.setattr("dragoman.evaluation.report.page", lambda run: b"page")
     train.report(run)

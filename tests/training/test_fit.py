@@ -185,7 +185,7 @@ def test_automatic_values_are_chosen_once(runs, metrics_of):
         folder = runs.fit("run", model=model, training=training, trainer=trainer)
         return metrics_of(folder), bundle.load_info(folder).model_config.dropout
 
-    (first, dropout), (second, later) = run(2), run(120)
+    (first, dropout), (second, later) = run(2), run(70)
     assert first["recipe"] == second["recipe"]
     assert first["recipe"]["model.dropout"] == dropout == later
     assert 0 < first["vectors"]["covered"] < first["vectors"]["pieces"]

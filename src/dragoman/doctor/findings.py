@@ -177,7 +177,7 @@ def _best_stretch(gain: np.ndarray) -> tuple[float, int, int]:
 
 
 def _misfits(src: np.ndarray, tgt: np.ndarray, shift: int) -> np.ndarray:
-    """Return (n,) the mismatch of source row i and target row i + shift, in any language.
+    """Return (n,) the mismatch of source row i and target row i + shift.
 
     Lengths count by the logarithm of their ratio, different digits and different marks by a half each.
     """
