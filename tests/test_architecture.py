@@ -3,7 +3,9 @@
 import ast
 import graphlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "dragoman"
@@ -29,10 +31,16 @@ LAYERS: list[set[str]] = [
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return the syntax tree of a file, and all nodes in it."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def imports(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
     """Dotted names that a file imports; `from a import b` gives a.b."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in tree.body if top_level_only else ast.walk(tree):
+    module: Any = nodes(path)[0]
+    for node in module.body if top_level_only else nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -102,7 +110,7 @@ def test_nothing_is_unpickled() -> None:
     for path in [*MODULES, *PROGRAMS]:
         for name in imports(path):
             assert name.partition(".")[0] not in {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for call in nodes(path):
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "torch.load":
                 options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
                 assert options.get("weights_only") == "True", path
@@ -110,7 +118,7 @@ def test_nothing_is_unpickled() -> None:
 
 def test_special_ids_are_written_in_one_place() -> None:
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Assign) and path.name != "special.py":
                 names = {target.id for target in node.targets if isinstance(target, ast.Name)}
                 assert not names & {"PAD", "UNK", "BOS", "EOS"}, path
@@ -135,7 +143,7 @@ def test_files_and_functions_are_short() -> None:
     for path in [*MODULES, *PROGRAMS]:
         limit = 300 if path in MODULES else 250
         assert lines_of([path]) <= limit, f"{path}: more than {limit} lines"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 n_lines = (node.end_lineno or 0) - node.lineno + 1
                 assert n_lines <= 60, f"{path}: {node.name} has {n_lines} lines, the limit is 60"
@@ -145,9 +153,9 @@ def test_docstrings_begin_with_a_short_line() -> None:
     for path in [*MODULES, *(ROOT / "scripts").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
         if "tests/golden" in path.as_posix():
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree: Any = nodes(path)[0]
         assert ast.get_docstring(tree) or not tree.body or path not in MODULES, f"{path} has no docstring"
-        for node in ast.walk(tree):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(node):
                 first = str(ast.get_docstring(node)).splitlines()[0]
                 assert len(first) <= 80, f"{path}: {first}"

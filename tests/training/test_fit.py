@@ -177,17 +177,19 @@ def test_without_max_steps_the_schedule_ends_with_the_time(
     assert "is finished" in capsys.readouterr().out
 
 
-def test_automatic_values_are_chosen_once(runs, metrics_of):
-    def run(max_steps):
+def test_automatic_values_are_chosen_once(runs, at_step, metrics_of):
+    def run(max_steps, **stop):
         model = {"dropout": None, "embedding": EmbeddingConfig(init="lexicon")}
         training = dict.fromkeys(("lr", "warmup_steps", "weight_decay", "ema"))
-        trainer = {"max_steps": max_steps, "validate_every": max_steps, "loggers": []}
-        folder = runs.fit("run", model=model, training=training, trainer=trainer)
-        return metrics_of(folder), bundle.load_info(folder).model_config.dropout
+        trainer = {"max_steps": max_steps, "validate_every": max_steps, "loggers": []} | stop
+        return runs.fit("run", model=model, training=training, trainer=trainer)
 
-    (first, dropout), (second, later) = run(2), run(70)
-    assert first["recipe"] == second["recipe"]
-    assert first["recipe"]["model.dropout"] == dropout == later
+    folder = run(2)
+    first, dropout = metrics_of(folder), bundle.load_info(folder).model_config.dropout
+    with pytest.raises(Stopped):
+        run(120, **at_step(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    assert metrics_of(folder)["recipe"] == first["recipe"]
+    assert first["recipe"]["model.dropout"] == dropout
     assert 0 < first["vectors"]["covered"] < first["vectors"]["pieces"]
 
 
