@@ -129,7 +129,7 @@ def test_a_wheel_trains_and_translates_in_an_empty_folder(tmp_path: Path) -> Non
     place = python(home, str(programs / "python"), "-c", "import dragoman; print(dragoman.__file__)")
     assert Path(place).is_relative_to(tmp_path)
     translate = str(programs / "dragoman-translate")
-    assert python(home, translate, "--engine", "torch", "好久不见") == "Long time no see.\n"
+    assert python(home, translate, "--engine", "torch", "好久不见") == "Long time no see\n"
     tiny = ("trainer.max_steps=4", "trainer.validate_every=2", "trainer.validation_pairs=10", "name=tiny")
     python(home, str(programs / "dragoman-train"), "experiment=smoke", *tiny)
     assert python(home, translate, "好久不见", "").count("\n") == 2
