@@ -78,6 +78,8 @@ def test_a_trace_is_json_text_and_a_page(golden: Bundle) -> None:
     text = as_text(record).plain
     page = render("trace.html", trace=record, languages=("zh", "en")).decode()
     assert "<b>" not in page
+    assert "解码器的输入" in page
+    assert "解码器的输入" not in render("trace.html", trace=record, languages=("de", "en")).decode()
     assert page.count("<section>") == text.count("\nstep ") == len(record["beams"])
     assert "pruned" in text
 
