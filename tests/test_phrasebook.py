@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import phrasebook_words as words  # noqa: E402
 
 HAN = re.compile(r"[\u3400-\u9fff]")
 Corpora = dict[str, build.Splits]
+bare = cache(build.bare)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,7 @@ def test_held_out_sizes_are_exact_and_the_card_is_true(corpora: Corpora) -> None
 
 def test_no_sentence_is_in_two_splits(corpora: Corpora) -> None:
     for side in (0, 1):
-        sets = [{build.bare(pair[side]) for pair in pairs_of(corpora, name)} for name in build.SPLITS]
+        sets = [{bare(pair[side]) for pair in pairs_of(corpora, name)} for name in build.SPLITS]
         assert sum(map(len, sets)) == len(set().union(*sets))
 
 
@@ -119,7 +121,7 @@ def test_similarity_ignores_particles_and_small_changes() -> None:
 
 
 def test_sentences_of_the_readmes_stay_in_train(corpora: Corpora) -> None:
-    train = {build.bare(pair.zh): build.bare(pair.en) for pair in corpora["written"]["train"]}
+    train = {bare(pair.zh): bare(pair.en) for pair in corpora["written"]["train"]}
     assert set(build.SHOWN.split()) <= set(train)
     assert train["好久不见"] == "longtimenosee"
     assert train["你打我"] == "youhitme"

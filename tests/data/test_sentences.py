@@ -16,7 +16,7 @@ def sentences(text: str) -> list[str]:
     return [sentence for sentence, _ in split(text) if sentence]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.one_of(st.text(max_size=100), TRICKY), st.one_of(st.none(), st.integers(1, 20)))
 def test_the_parts_joined_are_the_text(text: str, limit: int | None) -> None:
     parts = split(text, limit)

@@ -35,7 +35,7 @@ def translator(golden_folder: Path) -> Translator:
     return Translator.load(golden_folder, "cpu")
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(TEXTS, max_size=8), st.sampled_from(SEARCHES))
 def test_n_lines_in_n_lines_out_in_order(translator: Translator, lines: list[str], search: SearchConfig) -> None:
     marks = ["".join("★☆◆"[n // 3**power % 3] for power in range(3)) for n in range(len(lines) + 1)]
