@@ -187,9 +187,9 @@ def test_automatic_values_are_chosen_once(runs, at_step, metrics_of):
     folder = run(2)
     first, dropout = metrics_of(folder), bundle.load_info(folder).model_config.dropout
     with pytest.raises(Stopped):
-        run(120, **at_step(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+        run(120, validate_every=4, **at_step(6, lambda: os.kill(os.getpid(), signal.SIGTERM)))
     assert metrics_of(folder)["recipe"] == first["recipe"]
-    assert first["recipe"]["model.dropout"] == dropout
+    assert first["recipe"]["model.dropout"] == dropout == bundle.load_info(folder).model_config.dropout
     assert 0 < first["vectors"]["covered"] < first["vectors"]["pieces"]
 
 

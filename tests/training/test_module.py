@@ -170,7 +170,7 @@ def test_a_step_without_finite_gradient_changes_nothing(optimizer, make_model, b
     changed = [not torch.equal(a, b) for a, b in itertools.pairwise(weights)]
     assert changed == [True, False, True, False]
     assert module.skips[0] == 2
-    assert messages[0].startswith("step 2: 1 skipped, 1 in a row (gradient norm nan, rate 7.07e-04")
+    assert messages[0].startswith("step 2: the gradient is not finite (norm nan, learning rate 7.07e-04")
     assert len(messages) == 2
 
 

@@ -76,6 +76,6 @@ class Transformer(nn.Module):
         return self.projection(states[:, -1]), cache
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
-        """src (B, S), tgt_in (B, T) -> logits (B, T, V); training does not store them."""
+        """src (B, S), tgt_in (B, T) -> logits (B, T, V); training stops at the states."""
         states = self.decode(tgt_in, self.encode(src, src_key_padding_mask), src_key_padding_mask)
         return self.projection(states)

@@ -206,7 +206,8 @@ class TranslationModule(LightningModule):
         n_skipped, n, last_norm = self.skips.tolist()
         if not math.isfinite(last_norm):
             self.skips[2] = 0
-            report(f"step {step}: {n_skipped:.0f} skipped, {n:.0f} in a row (gradient norm {last_norm}, rate {lr:.2e})")
+            details = f"norm {last_norm}, learning rate {lr:.2e}, {n:.0f} in a row"
+            report(f"step {step}: the gradient is not finite ({details}). Steps skipped so far: {n_skipped:.0f}")
         if n >= self.config.max_skipped:
             hint = "Start a new run (name=...) with a lower training.lr or a larger training.warmup_steps"
             raise UserError(f"step {step}: no finite gradient in {n:.0f} optimizer steps in a row. {hint}")

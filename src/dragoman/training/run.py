@@ -117,7 +117,7 @@ def accelerator_for(choice: str, devices: int) -> str:
     if choice == "auto":
         choice = "gpu" if n_gpus else "mps" if torch.backends.mps.is_available() else "cpu"
     if choice == "gpu" and devices > n_gpus:
-        raise UserError(f"trainer.devices={devices}: torch finds {n_gpus} GPUs. Set fewer, or trainer.accelerator=cpu")
+        raise UserError(f"trainer.devices={devices}: torch finds {n_gpus} GPUs. Set trainer.accelerator=cpu, or fewer")
     return choice
 
 
