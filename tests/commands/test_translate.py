@@ -28,7 +28,7 @@ def test_each_argument_is_a_line(run: Run) -> None:
     assert len(lines) == len(awkward) + 1
     assert lines[1] == lines[2] == ""
     assert lines[6] == "😀"
-    assert "model: runs/golden/bundle (zh-en)" in result.err
+    assert "model: runs/golden/bundle (zh_en)" in result.err
 
 
 def test_a_pipe_keeps_its_lines(run: Run) -> None:
@@ -109,9 +109,9 @@ def test_the_input_chooses_the_newest_model(run: Run, home: Path) -> None:
         bundle.src, bundle.tgt, bundle.directions = src, tgt, [Direction(src, tgt)]
         bundles.save(bundle, home / "runs" / f"{src}_{tgt}" / "bundle")
     shutil.rmtree(home / "runs" / "golden")
-    assert "runs/zh_en/bundle (zh-en)" in run(main, "好久不见").err
-    assert "runs/en_zh/bundle (en-zh)" in run(main, stdin=b"\n\nLong time no see\n").err
-    assert "(zh-en)" in run(main, stdin=b"\n\n1984\n" + "一九八四".encode()).err
+    assert "runs/zh_en/bundle (zh_en)" in run(main, "好久不见").err
+    assert "runs/en_zh/bundle (en_zh)" in run(main, stdin=b"\n\nLong time no see\n").err
+    assert "(zh_en)" in run(main, stdin=b"\n\n1984\n" + "一九八四".encode()).err
     assert "runs/en_zh/bundle" in run(main, "好", "--direction", "en_zh").err
 
 
@@ -132,7 +132,7 @@ def test_without_a_run_an_included_model_answers(run: Run, home: Path) -> None:
     shutil.rmtree(home / "runs")
     answer = run(main, "好久不见", "--engine", "torch")
     assert answer.out == "Long time no see\n"
-    assert "pretrained/zh_en (zh-en)" in answer.err
+    assert "pretrained/zh_en (zh_en)" in answer.err
 
 
 @pytest.mark.parametrize(

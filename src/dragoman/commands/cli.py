@@ -157,7 +157,7 @@ def load_translator(args: argparse.Namespace, lines: Iterable[str]) -> tuple[Tra
     translator = Translator.load(folder, args.device, engine=args.engine)
     direction = translator.direction(args.direction, sample)
     if not args.model or len(translator.bundle.directions) > 1:
-        print(f"model: {folder} ({direction.src}-{direction.tgt})", file=sys.stderr)
+        print(f"model: {folder} ({direction})", file=sys.stderr)
     return translator, itertools.chain(first, rest), direction
 
 
