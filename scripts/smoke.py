@@ -50,8 +50,8 @@ def output_of(*command: str) -> str:
 def check(holds: object, claim: str) -> None:
     """Print the claim; end the program with exit code 1 unless it `holds`."""
     if not holds:
-        sys.exit(f"smoke: FAILED: not true: {claim}")
-    print(claim, flush=True)
+        sys.exit(f"smoke: FAILED: expected: {claim}")
+    print(f"ok: {claim}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ The file gives each setting its values, or the ends of a range (int, or float; l
     training.lr: {low: 1e-4, high: 1e-2, log: true}
     model.d_model: [128, 256]
 
-A trial is a run, runs/NAME/trial-N. It ends early if it is worse at a validation than half of the others. A trial that
-fails is skipped. The same command resumes.
+A trial is a run, runs/NAME/trial-N. After five trials, one ends early (is pruned) if its best score is worse than the
+median of the others at the same step. A failed trial counts as one of N. The same command resumes.
 """
 
 import itertools
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> None:
         try:
             return study.ask(distributions)
         except ValueError as error:  # Optuna cannot change a list of choices
-            raise UserError(f"{args.space}: not the space that {folder} began with. Choose another name=...") from error
+            raise UserError(f"{args.space}: not the search space of {folder}. Choose another name=...") from error
 
     new = (ask() for _ in range(args.trials - len(study.trials)))
     for trial in itertools.chain(stopped, new):
@@ -68,9 +68,9 @@ def main(argv: list[str]) -> None:
         try:
             score = train(trial, [*base, *values, f"name={config.name}-{run.name}", f"run_dir={run}"], monitor)
         except Exception as error:
-            print(f"trial {trial.number} ended: {error}", file=sys.stderr)
-            is_pruned = isinstance(error, optuna.TrialPruned)
-            study.tell(trial, state=TrialState.PRUNED if is_pruned else TrialState.FAIL)
+            state = TrialState.PRUNED if isinstance(error, optuna.TrialPruned) else TrialState.FAIL
+            print(f"trial {trial.number}: {state.name.lower()}: {error}", file=sys.stderr)
+            study.tell(trial, state=state)
         else:
             study.tell(trial, score)
     table = study.trials_dataframe(("number", "state", "value", "params"))
@@ -96,7 +96,7 @@ def read_space(path: Path) -> dict[str, tuple[Any, Any]]:
                 kind = FloatDistribution if float in map(type, values.values()) else IntDistribution
                 distributions[key] = values["low"], kind(**values)
     except (AttributeError, LookupError, TypeError, ValueError, YAMLError):
-        raise UserError(f"{path}: not a space. Write 'setting: [values]' or 'setting: {{low: X, high: Y}}'") from None
+        raise UserError(f"{path}: not a search space. Write 'key: [values]' or 'key: {{low: X, high: Y}}'") from None
     return distributions
 
 

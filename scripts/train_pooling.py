@@ -1,9 +1,9 @@
 """Train pooling: python scripts/train_pooling.py --model runs/zh_en --input FILE
 
 Each line of FILE is a label, a tab and a sentence in the source language; further columns, and lines that begin with #,
-are left out. On a frozen encoder, a linear layer learns the label from the sentence's vector, for each pooling of note
-002; AttentionPooling learns its W, b and w with it. Every fifth line is test data. Output: accuracy, and the pieces of
-the highest weights.
+are ignored. For each pooling of note 002, a linear classifier is trained on the sentence vectors of a frozen encoder,
+AttentionPooling's own parameters with it. Every fifth line is test data. Output: accuracy of each, and the pieces with
+the largest weights of AttentionPooling.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 A small model learns to reverse strings of 1 to 20 random symbols, and is tested on strings of up to 80. Scores in
 percent: `exact`, strings reversed without a mistake; `symbols`, positions with the right symbol (by chance 1 in 30).
-Results go to runs/bench/positions: a file for each scheme and seed, which is not repeated, table.md and lengths.png.
+Results go to runs/bench/positions: a file for each scheme and seed (measured once), table.md and lengths.png.
 """
 
 import random
@@ -28,7 +28,7 @@ from dragoman.translation.engine import translate_ids
 SYMBOLS = range(EOS + 1, EOS + 31)  # thirty ids, after the special ones
 LONGEST = 20  # in training
 LENGTHS, N_TESTS = (20, 25, 40, 80), 200  # in testing, and the strings of each
-POSITIONS = LENGTHS[-1] + 2  # size of position tables: with <BOS> or <EOS>, and one symbol too many
+POSITIONS = LENGTHS[-1] + 2  # size of position tables: with <BOS> or <EOS>; a model may write one symbol more
 FOLDER, SEEDS = RESULTS / "positions", (1, 2, 3)
 STEPS, N_SENTENCES = 1500, 64  # training steps, strings in a batch
 SIZES: Record = {"d_model": 64, "d_ff": 256, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2}
@@ -117,7 +117,7 @@ def picture(records: Record) -> bytes:
         if scores := of_scheme(records, name):
             means = [statistics.fmean(each[f"symbols_{length}"] for each in scores) for length in LENGTHS]
             lines[name] = (LENGTHS, means)
-    return curve_figure(lines, "symbols in the string", "% in their place", "Reversing strings")
+    return curve_figure(lines, "symbols in the string", "symbols right, %", "Reversing strings")
 
 
 if __name__ == "__main__":

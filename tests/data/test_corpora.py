@@ -1,4 +1,4 @@
-"""Folders laid out like hub datasets, and the hub itself behind a stand-in."""
+"""Folders laid out like hub datasets, and hub datasets with `load_dataset` mocked."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,13 +46,13 @@ def test_splits_follow_the_names(splits: Callable, expected: dict[str, list[str]
     assert splits(*(file for files in expected.values() for file in files)) == expected
 
 
-def test_hidden_and_foreign_files_are_not_read(splits: Callable, write: Write) -> None:
+def test_hidden_files_and_other_types_are_ignored(splits: Callable, write: Write) -> None:
     write("corpus/.cache/train.jsonl", ["damaged"])
     write("corpus/train.py", ["raise SystemExit"])
     assert splits("train.jsonl", "test.jsonl") == {"train": ["train.jsonl"], "test": ["test.jsonl"]}
 
 
-def test_a_readme_is_not_followed(splits: Callable) -> None:
+def test_data_files_of_a_readme_are_ignored(splits: Callable) -> None:
     readme = "configs: [{config_name: default, data_files: https://example.org/a.jsonl}]"
     assert splits("train.jsonl", readme=readme) == {"train": ["train.jsonl"]}
 
@@ -68,7 +68,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-class TestStandIn:
+class TestMockedHub:
     """Hub datasets with `datasets.load_dataset` replaced, without a network."""
 
     def find(self, monkeypatch: pytest.MonkeyPatch, splits: dict[str, Any], **options: Any) -> Any:
@@ -91,7 +91,7 @@ class TestStandIn:
             self.find(monkeypatch, {"extra": [{"translation": PAIR}]})
 
 
-def test_an_unreachable_hub_fails_within_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unreachable_hub_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import datasets
 
     # No server listens at port 9.

@@ -3,16 +3,16 @@
 Teacher forcing gives the decoder `<BOS> y1 .. yn` and trains it to predict `y1 .. yn <EOS>`. The shift happens
 only here: model, loss and search use `tgt_in` and `tgt_out` unchanged. The source ends in <EOS> and has no <BOS>.
 
-The batches of an epoch depend only on the lengths, the seed and the number of the epoch. A resumed run therefore
-computes its position by a division, and does not replay batches.
+The batches of an epoch depend only on the lengths, the settings, the seed and the number of the epoch. A resumed run
+therefore computes its position by a division, and does not replay batches.
 
 The size of a batch is its number of pairs x its longest sentence, source or target. It is at most `max_tokens`. Pairs
 are sorted by the length of the longer side, then by the difference between source and target. The direction of the
 second sort alternates from one length to the next, so neighbours stay similar and both sides have little padding.
-Each epoch shuffles only pairs of equal lengths, so batch boundaries never change.
+Each epoch shuffles the order of the batches, and pairs of equal lengths; batch boundaries never change.
 
-`few_shapes`, the maximum padded length, makes shapes repeat, for bf16 on a CPU (scripts/README.md, "Shapes"): lengths
-are padded to three significant bits (.. 7, 8, 10, 12, 14, 16, 20 ..), and larger batches have multiples of 8 pairs.
+With `few_shapes` > 0 (bf16 on a CPU; scripts/README.md, "Shapes") lengths up to it are padded to three significant
+bits (.. 7, 8, 10, 12, 14, 16, 20 ..), and batches of more than 8 pairs have a multiple of 8, so that shapes repeat.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dragoman.special import BOS, EOS, PAD
 
-# Number of longest batches at the start of epoch 0, at least one per rank, so that memory runs out at the first step.
+# Number of longest batches at the start of epoch 0 (at least one per rank): out of memory, if ever, at the first step.
 _LONGEST_FIRST = 8
 Ids = Sequence[int] | np.ndarray  # of a sentence
 Lengths = tuple[np.ndarray, np.ndarray]  # of sources and targets
@@ -54,7 +54,7 @@ class Batch:
 
 
 def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], *, few_shapes: int = 0) -> Batch:
-    """Batch B rows of ids without <BOS> and <EOS>."""
+    """Return a batch of B sources and B targets, given without <BOS> and <EOS>."""
     (src, src_lengths), (tgt, tgt_lengths) = _pad(src_ids, few_shapes), _pad(tgt_ids, few_shapes)
     rows = np.arange(len(src))
     src[rows, src_lengths] = EOS

@@ -135,7 +135,7 @@ class Greedy:
 class Sample(Greedy):
     """n_best random samples of the warped distribution, scored without warping.
 
-    Line, sample and step seed each draw, so that the other sentences of a batch cannot change it.
+    Each draw has a seed of its own, from search.seed, line, sample and step: the rest of the batch cannot change it.
     """
 
     @staticmethod
@@ -170,7 +170,7 @@ def warped(log_probs: Tensor, temperature: float, top_k: int, top_p: float) -> T
 
 
 class Beam:
-    """Beam search by CTranslate2's rules: both engines find the same hypotheses.
+    """Beam search by CTranslate2's rules: the same hypotheses, but for those cut at the maximum length.
 
     Each step ranks the 2k best continuations of the k beams of a sentence. Those among the first k that end (<EOS>, or
     the maximum length) become finished hypotheses; the best k that do not end become the next beams. A sentence is done
