@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dragoman.special import BOS, EOS, PAD
 
-# Number of longest batches at the start of epoch 0 (at least one per rank): out of memory, if ever, at the first step.
+# Number of longest batches at the start of epoch 0, at least one per rank: if memory is short, the first step fails.
 _LONGEST_FIRST = 8
 Ids = Sequence[int] | np.ndarray  # of a sentence
 Lengths = tuple[np.ndarray, np.ndarray]  # of sources and targets

@@ -170,7 +170,7 @@ def warped(log_probs: Tensor, temperature: float, top_k: int, top_p: float) -> T
 
 
 class Beam:
-    """Beam search by CTranslate2's rules (but not at the maximum length).
+    """Beam search as in CTranslate2, except for hypotheses cut at the maximum length.
 
     Each step ranks the 2k best continuations of the k beams of a sentence. Those among the first k that end (<EOS>, or
     the maximum length) become finished hypotheses; the best k that do not end become the next beams. A sentence is done
