@@ -61,7 +61,7 @@ class Runs:
         sizes = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1}
         sizes |= {"score": "additive"}  # CTranslate2 cannot express it: no time for an export
         watch = {"validation_pairs": 6, "samples": 0, "log_every": 1, "validate_every": 5, "max_steps": 12}
-        steps = {"ema": 0.9, "warmup_steps": 5, "lr": 3e-3, "accumulate": 2}
+        steps = {"optimizer": "muon", "ema": 0.9, "warmup_steps": 5, "lr": 3e-3, "accumulate": 2}
         hardware = {"accelerator": "cpu", "precision": "32"}
         return Config(
             name=name,

@@ -36,7 +36,7 @@ def test_cosine_falls_from_the_peak_to_zero():
 def test_an_optimizer_descends_and_leaves_what_has_no_gradient(kind):
     x, idle = torch.nn.Parameter(torch.ones(3, 3)), torch.nn.Parameter(torch.ones(3))
     groups = [{"params": [x], "weight_decay": 0.1}, {"params": [idle], "weight_decay": 0.1}]
-    optimizer = OPTIMIZERS[kind](groups, TrainingConfig(lr=0.05), True)
+    optimizer = OPTIMIZERS[kind](groups, TrainingConfig(lr=0.05), "32-true")
     for _ in range(5):
         optimizer.zero_grad()
         (x**2).sum().backward()

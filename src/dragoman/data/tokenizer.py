@@ -33,14 +33,14 @@ _SPECIAL_IDS = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
 
 
 def suitable_size(sentences: Iterable[str], n_pairs: int, config: TokenizerConfig) -> int:
-    """Return a vocabulary size: characters, and 25 * sqrt(pairs) merges up to 8,000.
+    """Return a vocabulary size: characters, and 25 * sqrt(pairs) merges up to 16,000.
 
     With more, whole sentences of a small corpus become single pieces, which new sentences lack (Gowda & May 2020).
     """
     counts = Counter(chain.from_iterable(sentences))
     limit = config.character_coverage * counts.total()
     n_characters = 1 + sum(covered < limit for covered in accumulate(n for _, n in counts.most_common()))
-    return 260 + n_characters + min(8_000, round(25 * n_pairs**0.5))
+    return 260 + n_characters + min(16_000, round(25 * n_pairs**0.5))
 
 
 class Tokenizer:

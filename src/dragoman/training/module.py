@@ -24,6 +24,7 @@ from dragoman.config import TrainingConfig
 from dragoman.data.collate import Batch
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
+from dragoman.training.muon import Muon
 from dragoman.training.progress import report
 
 # name -> (step from warmup_steps on, warmup_steps, max_steps) -> fraction of the peak
@@ -33,14 +34,21 @@ SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
     "constant": lambda step, warmup, _: 1.0,
 }
 
-# name -> (parameter groups with their weight_decay, settings, whether a fused step is wanted) -> optimizer
-OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], TrainingConfig, bool], Optimizer]] = {
-    "adamw": lambda groups, c, fused: torch.optim.AdamW(
-        groups, lr=c.lr, betas=(c.beta1, c.beta2), eps=1e-9, fused=fused
+# name -> (parameter groups with their weight_decay, settings, Lightning's precision) -> optimizer. The first group is
+# the matrices of the layers. In fp16 no step is fused: it would unscale the gradients itself, after they are clipped.
+OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], TrainingConfig, str], Optimizer]] = {
+    "adamw": lambda groups, c, precision: torch.optim.AdamW(groups, **_adam(c, precision)),
+    "muon": lambda groups, c, precision: Muon(groups, bf16=precision == "bf16-mixed", **_adam(c, precision)),
+    "sgd": lambda groups, c, precision: torch.optim.SGD(
+        groups, lr=c.lr, momentum=c.beta1, fused=precision != "16-mixed"
     ),
-    "sgd": lambda groups, c, fused: torch.optim.SGD(groups, lr=c.lr, momentum=c.beta1, fused=fused),
     "adafactor": lambda groups, c, _: torch.optim.Adafactor(groups, lr=c.lr),
 }
+
+
+def _adam(c: TrainingConfig, precision: str) -> dict[str, Any]:
+    return {"lr": c.lr, "betas": (c.beta1, c.beta2), "eps": 1e-9, "fused": precision != "16-mixed"}
+
 
 # Optimizer steps between two reads of the skip counters on a GPU, because each read makes the CPU wait.
 READ_EVERY = 16
@@ -235,9 +243,9 @@ class TranslationModule(LightningModule):
         return nll / tokens if tokens else math.nan
 
     def configure_optimizers(self) -> Optimizer:
-        """Build the optimizer; weight decay applies to matrices other than embeddings."""
+        """Build the optimizer; weight decay applies to the matrices of the layers."""
         groups: list[dict[str, Any]] = [{"params": [], "weight_decay": x} for x in (self.config.weight_decay, 0.0)]
         for name, parameter in self.model.named_parameters():
-            groups[parameter.dim() < 2 or "embedding" in name]["params"].append(parameter)
-        # Not fused in fp16: a fused optimizer unscales the gradients itself, after they are clipped.
-        return OPTIMIZERS[self.config.optimizer](groups, self.config, self.trainer.precision != "16-mixed")
+            in_layer = name.startswith(("encoder.", "decoder.")) and name.endswith(".weight")
+            groups[not in_layer or parameter.dim() < 2]["params"].append(parameter)
+        return OPTIMIZERS[self.config.optimizer](groups, self.config, str(self.trainer.precision))

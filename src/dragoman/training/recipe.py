@@ -60,7 +60,7 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
     if not gpu and work > WORK:
         speed = round(speed * (WORK / work) ** 0.75)  # large products are faster (scripts/README.md, base model)
 
-    lowest, highest, steps = (4096, 16_384, 20_000) if gpu else (768, 4096, 4_000)
+    lowest, highest, steps = (4096, 16_384, 20_000) if gpu else (768, 4096, 2_000)
     n_tokens = _tokens(config, speed, n_batches)
     tokens = min(highest, max(lowest, round(n_tokens / FILLED / steps / n_batches / 256) * 256))
     fill(f"for at least {steps:,} steps, if they fit", {"data.max_tokens": max(tokens, config.data.longest)})
@@ -77,7 +77,8 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
     warmup = round(min(2_000, max(100, n_steps / 10)))
     if config.init_from:
         fill("the model is trained already", {"training.lr": 3e-4, "training.warmup_steps": 100})
-    fill("by width and steps", {"training.lr": 0.384 / config.model.d_model, "training.warmup_steps": warmup})
+    rate = (0.768 if config.training.optimizer == "muon" else 0.384) / config.model.d_model
+    fill("by width and steps", {"training.lr": rate, "training.warmup_steps": warmup})
     decay = round(min(0.999, max(0.9, 1 - 20 / n_steps)), 4)
     fill("over the last twentieth of the steps", {"training.ema": decay})
     return config

@@ -1,0 +1,30 @@
+"""Muon, compared with its formula."""
+
+import pytest
+import torch
+
+from dragoman.training.muon import Muon, orthogonal
+
+
+def test_singular_values_move_to_one():
+    u, _, v = torch.linalg.svd(torch.randn(2, 6, 9), full_matrices=False)
+    values = torch.tensor([[5.0, 3, 2, 1, 0.5, 0.2], [1.0, 1, 1, 1, 1, 0]])
+    moved = u.mT @ orthogonal(u * values[:, None] @ v) @ v.mT  # diagonal again, because singular vectors stay
+    torch.testing.assert_close(moved, torch.diag_embed(moved.diagonal(dim1=1, dim2=2)), atol=1e-4, rtol=0)
+    assert ((moved.diagonal(dim1=1, dim2=2) - 0.94).abs() < 0.27).eq(values > 0).all()
+
+
+@pytest.mark.parametrize("turn", [lambda x: x, lambda x: x.mT], ids=["tall", "wide"])
+def test_two_steps_are_the_formula(turn):
+    rate, decay, gradients = 0.1, 0.5, torch.randn(2, 128, 32)
+    p = torch.nn.Parameter(turn(torch.ones(128, 32)).contiguous())
+    optimizer = Muon([{"params": [p], "weight_decay": decay}, {"params": []}], bf16=False, lr=rate)
+    expected, momentum = torch.ones(128, 32), torch.zeros(128, 32)
+    for gradient in gradients:
+        momentum = 0.9 * momentum + 0.1 * gradient
+        direction = 0.1 * gradient + 0.9 * momentum
+        update = torch.cat([orthogonal(half[None])[0] for half in direction.split(64)])
+        expected = expected * (1 - rate * decay) - rate * 0.2 * 64**0.5 * update
+        p.grad = turn(gradient)
+        optimizer.step()
+    torch.testing.assert_close(turn(p.data), expected)
