@@ -91,7 +91,7 @@ def load(folder: Path | str, device: Any = "cpu") -> Bundle:
     info, folder = load_info(folder), locate(Path(folder))
     verify(folder, [WEIGHTS])
     model = untrained_model(info)
-    load_model(model, folder / WEIGHTS)
+    load_model(model, folder / WEIGHTS, strict=False)  # older bundles have no projection.bias: all pieces are possible
     return Bundle(model=model.to(device).eval(), **vars(info))
 
 

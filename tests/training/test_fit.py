@@ -195,7 +195,7 @@ def test_automatic_values_are_chosen_once(runs, at_step, metrics_of):
 
 def test_each_side_has_its_own_vocabulary(runs):
     small = {"max_steps": 20, "validate_every": 20, "loggers": []}
-    config = runs.config("run", model={"tie": "tgt"}, trainer=small)
+    config = runs.config("run", model={"tie": "tgt"}, trainer=small, training={"optimizer": "adamw"})
     config.data.tokenizer.vocabulary = "separate"
     run = fit(config).parent
     texts = json.loads((run / "validation.json").read_text(encoding="utf-8"))["zh_en"]

@@ -1,9 +1,12 @@
 """Initial weights from the lexicon."""
 
+import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from dragoman.training.fit import prepare
 from dragoman.training.initial import lexicon, start_from_lexicon
@@ -35,3 +38,22 @@ def test_cross_attention_starts_by_returning_what_it_attends_to(runs):
     attend = partial(model.decoder[0].cross_attention, torch.randn(1, 3, config.model.d_model))
     # The difference, because both outputs contain the biases.
     torch.testing.assert_close(attend(first) - attend(second), (first - second).expand(1, 3, -1))
+
+
+def test_only_pieces_of_targets_are_possible(runs):
+    config = runs.config("run")
+    tokenizer = replace(config.data.tokenizer, sampling=0.0)
+    _, data, module = prepare(replace(config, data=replace(config.data, tokenizer=tokenizer)), runs.folder / "run", {})
+    projection, chinese = module.model.projection, re.compile("[一-鿿]")
+    pieces = data.tgt_tokenizer.pieces(range(len(projection.bias)))
+    possible = [piece for piece, bias in zip(pieces, projection.bias, strict=True) if bias == 0]
+    assert any(map(chinese.search, pieces))
+    assert not any(map(chinese.search, possible))
+    targets = [pair.tgt for pair in data.validation] + [data.tgt_tokenizer.decode(data.train_ids[1].tolist())]
+    used = {piece for text in targets for piece in data.tgt_tokenizer.pieces(data.tgt_tokenizer.encode(text))}
+    assert used | {"</s>", "<0x00>", "<0xFF>"} <= set(possible)
+    # The loss is that of all logits.
+    batch = next(iter(data.val_dataloader()))
+    states, golds = module._forward(batch, module.model)
+    loss, _ = module._loss((states, golds), module.model, 0.0)
+    torch.testing.assert_close(loss, F.cross_entropy(projection(states), golds, reduction="sum"))

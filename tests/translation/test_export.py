@@ -134,6 +134,7 @@ def test_a_near_tie_may_be_ranked_differently(
     shaped: Make, engine_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle, greedy = shaped(), SearchConfig(kind="greedy")
+    bundle.model.projection.bias.zero_()
     (best, *_), *_ = (each[0].ids for each in translate_ids(bundle.model, sources(), greedy))
     twin = best + 1
     with torch.no_grad():

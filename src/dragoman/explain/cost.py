@@ -25,10 +25,11 @@ _PARTS = {
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:
-    """Return the number of parameters of each part; a tied projection has none."""
+    """Return the numbers of trained parameters by part; a tied projection has none."""
     counts = dict.fromkeys(_PARTS, 0)
     for name, parameter in model.named_parameters():
-        counts[next(part for part, pattern in _PARTS.items() if re.search(pattern, name))] += parameter.numel()
+        part = next(part for part, pattern in _PARTS.items() if re.search(pattern, name))
+        counts[part] += parameter.numel() if name != "projection.bias" else 0
     return counts
 
 
@@ -49,7 +50,7 @@ def count_flops(model: Transformer, rows: Any, src: Any, tgt: Any, tokens: Any) 
     forward = {
         part: rows * (2 * n[part] * positions + 4 * pairs * c.d_model) for part, (positions, pairs) in layout.items()
     }
-    forward["projection"] = 2 * model.projection.weight.numel() * tokens
+    forward["projection"] = 2 * int((model.projection.bias == 0).sum()) * c.d_model * tokens
     return {part: 3 * operations for part, operations in forward.items()}
 
 

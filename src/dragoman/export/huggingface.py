@@ -213,6 +213,7 @@ def _order(d_model: int) -> Tensor:
 
 def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor, int | None]]:
     """Yield the exported name, the tensor of the model, and its residual axis or None."""
+    yield "final_logits_bias", model.projection.bias[None], None
     for root, module, axis in _modules(model):
         yield f"{root}.weight", module.weight, axis
         if hasattr(module, "bias"):

@@ -10,6 +10,8 @@ from dragoman.model.cache import DecoderCache
 from dragoman.model.layers import DecoderLayer, Dropout, Embedding, EncoderLayer, normalization
 from dragoman.model.position import POSITIONS
 
+IMPOSSIBLE = -1e9  # a logit; finite, so that averages of weights stay finite
+
 
 class Transformer(nn.Module):
     """Encoder-decoder Transformer of the shape `config`."""
@@ -36,6 +38,8 @@ class Transformer(nn.Module):
         self.tgt_embedding = self.src_embedding if config.tie == "all" else Embedding(tgt_vocab_size, d_model)
         self.projection = nn.Linear(d_model, tgt_vocab_size, bias=False)  # states (..., D) -> logits (..., V)
         nn.init.normal_(self.projection.weight, std=d_model**-0.5)
+        # 0, or IMPOSSIBLE for a piece that no translation can have (training/initial.py: output_bias)
+        self.projection.bias = nn.Parameter(torch.zeros(tgt_vocab_size), requires_grad=False)
         if config.tie != "none":  # Press & Wolf 2017
             self.projection.weight = self.tgt_embedding.table.weight
 

@@ -23,7 +23,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.search.search import SEARCHES
 from dragoman.training import checkpoint, recipe, run
 from dragoman.training.checkpoint import CheckpointCallback, CheckpointIO, Stopped, StopSignals
-from dragoman.training.initial import adapted, set_initial_weights
+from dragoman.training.initial import adapted, output_bias, set_initial_weights
 from dragoman.training.module import OPTIMIZERS, SCHEDULES, TranslationModule
 from dragoman.training.progress import LOGGERS, ProgressCallback, log_settings, report
 from dragoman.training.validation import ValidationCallback
@@ -157,6 +157,7 @@ def prepare(config: Config, run_dir: Path, record: dict[str, Any]) -> tuple[Conf
     if not len(data.val_dataloader()):
         raise UserError("data: no validation pairs. Add a corpus with a validation split or set data.validation_size")
     model = Transformer(config.model, src_vocab_size=len(data.src_tokenizer), tgt_vocab_size=len(data.tgt_tokenizer))
+    model.projection.bias.copy_(output_bias(data))
     return config, data, TranslationModule(model, config.training, compile=config.trainer.compile)
 
 

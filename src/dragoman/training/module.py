@@ -11,6 +11,7 @@ The learning rate depends on the step and `max_steps` alone: no state of a sched
 import copy
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -165,6 +166,21 @@ class TranslationModule(LightningModule):
         # by index, because a boolean mask would make the CPU wait for the GPU
         return states.flatten(0, 1).index_select(0, batch.places), batch.tgt_out.flatten().index_select(0, batch.places)
 
+    @cached_property
+    def _possible(self) -> tuple[Tensor, Tensor]:
+        """The pieces that a translation can have, and the place of each piece among them."""
+        possible = self.model.projection.bias == 0
+        return possible.nonzero()[:, 0], possible.cumsum(0) - 1
+
+    def _loss(
+        self, output: tuple[Tensor, Tensor], model: Transformer, label_smoothing: float = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """Return `projected_loss` of the states and targets, over possible pieces only."""
+        (states, targets), (pieces, places), weight = output, self._possible, model.projection.weight
+        if len(pieces) < len(weight):
+            weight, targets = weight.index_select(0, pieces), places[targets]
+        return projected_loss(states, weight, targets, label_smoothing=label_smoothing)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # of Lightning
         # Dropout depends on the seed, the batch and the rank alone: a resumed run has no random state to restore.
@@ -175,8 +191,7 @@ class TranslationModule(LightningModule):
             # Lightning would keep the gradients of the last step in memory during the forward pass.
             self.zero_grad()
             self.sums = torch.zeros(2, device=self.device)
-        (states, targets), weight = self._states(batch, self.model), self.model.projection.weight
-        loss, nll = projected_loss(states, weight, targets, label_smoothing=self.config.label_smoothing)
+        loss, nll = self._loss(self._states(batch, self.model), self.model, self.config.label_smoothing)
         self.tokens += batch.n_tokens
         self.sums = self.sums + torch.stack([loss.detach(), nll])
         return loss
@@ -233,8 +248,7 @@ class TranslationModule(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         model = self.best_model
-        states, targets = self._forward(batch, model)
-        _, nll = projected_loss(states, model.projection.weight, targets)
+        _, nll = self._loss(self._forward(batch, model), model)
         self.validation_sums += torch.tensor([float(nll), batch.n_tokens])
 
     def validation_loss(self) -> float:
@@ -247,5 +261,6 @@ class TranslationModule(LightningModule):
         groups: list[dict[str, Any]] = [{"params": [], "weight_decay": x} for x in (self.config.weight_decay, 0.0)]
         for name, parameter in self.model.named_parameters():
             in_layer = name.startswith(("encoder.", "decoder.")) and name.endswith(".weight")
-            groups[not in_layer or parameter.dim() < 2]["params"].append(parameter)
+            if parameter.requires_grad:
+                groups[not in_layer or parameter.dim() < 2]["params"].append(parameter)
         return OPTIMIZERS[self.config.optimizer](groups, self.config, str(self.trainer.precision))

@@ -13,7 +13,7 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 
 class Muon(torch.optim.AdamW):
-    """Muon for the first parameter group, the matrices of the layers; AdamW for the others.
+    """Muon for the first parameter group, the layers' matrices; AdamW for the rest.
 
     Muon's update is the momentum of the gradient, its singular values moved to about 1: rare directions are learnt as
     fast as frequent ones. It is scaled to an AdamW update's size, 0.2 for each weight, so that learning rate and

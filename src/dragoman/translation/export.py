@@ -26,7 +26,7 @@ from dragoman.data.text import clean_text
 from dragoman.errors import UserError, check_choice
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.position import POSITIONS, T5, Rope
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import IMPOSSIBLE, Transformer
 from dragoman.search.search import NEVER
 from dragoman.special import BOS, EOS, UNK
 from dragoman.translation.ctranslate2 import FORMAT_VERSION, CTranslate2Engine, export_of, made_of
@@ -37,7 +37,6 @@ SENTENCES = 100  # translated by both engines
 NEAR_TIE = 1e-4  # nats: at this difference or less, the engines may choose different pieces
 _LONGEST = 100  # ids of a verified sentence, without tag and <EOS>
 _FEWEST_POSITIONS = 1024  # minimum length of an exported position table
-_NEVER_BIAS = -1e9
 # CTranslate2's names. SwiGLU is a gated feed-forward with SWISH.
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
 
@@ -158,8 +157,8 @@ def specification(model: Transformer, n_positions: int) -> Any:
     encoder.embeddings[0].weight = model.src_embedding.table.weight.clone()
     decoder.embeddings.weight = model.tgt_embedding.table.weight.clone()
     decoder.projection.weight = model.projection.weight.clone()
-    decoder.projection.bias = torch.zeros(len(model.projection.weight))
-    decoder.projection.bias[list(NEVER)] = _NEVER_BIAS
+    decoder.projection.bias = model.projection.bias.clamp(min=IMPOSSIBLE)  # -inf in float16
+    decoder.projection.bias[list(NEVER)] = IMPOSSIBLE
     for spec, position, norm in (
         (encoder, model.encoder_position, model.encoder_norm),
         (decoder, model.decoder_position, model.decoder_norm),
