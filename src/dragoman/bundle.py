@@ -77,9 +77,10 @@ def save(bundle: Bundle, folder: Path | str, *, dtype: str = "float32") -> None:
     folder = Path(folder)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file()):
         raise UserError(f"{folder}: exists and is not a bundle. Name another folder")
-    tensors = {  # a tied parameter appears once, under its first name
+    tensors = {  # a tied parameter appears once, under its first name; a bias of zeros is left out
         name: tensor.detach().to("cpu", getattr(torch, dtype)).contiguous()
         for name, tensor in bundle.model.named_parameters()
+        if name != "projection.bias" or tensor.any()
     }
     files.replace_folder(folder, lambda new: _fill(new, bundle, tensors))
 
@@ -91,7 +92,7 @@ def load(folder: Path | str, device: Any = "cpu") -> Bundle:
     info, folder = load_info(folder), locate(Path(folder))
     verify(folder, [WEIGHTS])
     model = untrained_model(info)
-    load_model(model, folder / WEIGHTS, strict=False)  # older bundles have no projection.bias: all pieces are possible
+    load_model(model, folder / WEIGHTS, strict=False)  # without projection.bias all pieces are possible
     return Bundle(model=model.to(device).eval(), **vars(info))
 
 

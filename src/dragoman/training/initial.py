@@ -45,9 +45,8 @@ def adapted(config: Config) -> Config:
 def output_bias(data: TranslationData) -> Tensor:
     """Return (V,) 0 for each piece that translations can have, else IMPOSSIBLE.
 
-    In a joint vocabulary about half of the pieces occur in sources only. Without them the last layer, a quarter of a
-    training step, takes half of the time. Bytes are always possible, and so is everything in a model for both
-    directions, or with random tokenisations.
+    About half of a joint vocabulary occurs in sources only; without it the softmax takes half of the time. Bytes are
+    always possible, and so is every piece in a model for both directions, or with random tokenisations.
     """
     tokenizer, ids = data.tgt_tokenizer, data.train_ids
     if len(data.directions) > 1 or data.config.tokenizer.sampling:
