@@ -19,8 +19,7 @@ def test_two_steps_are_the_formula():
     optimizer = Muon([{"params": [p], "weight_decay": decay}, {"params": []}], bf16=False, lr=rate)
     expected, momentum = torch.ones(128, 32), torch.zeros(128, 32)
     for gradient in gradients:
-        momentum = 0.9 * momentum + 0.1 * gradient
-        direction = 0.1 * gradient + 0.9 * momentum
+        direction = 0.1 * gradient + 0.9 * (momentum := 0.9 * momentum + 0.1 * gradient)
         update = torch.cat([orthogonal(half[None])[0] for half in direction.split(64)])
         expected = expected * (1 - rate * decay) - rate * 0.2 * 64**0.5 * update
         p.grad = gradient.mT

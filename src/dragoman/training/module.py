@@ -167,6 +167,7 @@ class TranslationModule(LightningModule):
         return states.flatten(0, 1).index_select(0, batch.places), batch.tgt_out.flatten().index_select(0, batch.places)
 
     @cached_property
+    @torch.inference_mode(False)
     def _possible(self) -> tuple[Tensor, Tensor]:
         """The pieces that a translation can have, and the place of each piece among them."""
         possible = self.model.projection.bias == 0
