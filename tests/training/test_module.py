@@ -159,7 +159,7 @@ def spoil(module, bad_steps):
     parameter.register_hook(lambda g: g * float("nan") if module.trainer.global_step + 1 in bad_steps else g)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "adafactor"])
 def test_a_step_without_finite_gradient_changes_nothing(optimizer, make_model, batches_of, train_module, monkeypatch):
     module = TranslationModule(make_model(), TrainingConfig(optimizer=optimizer, warmup_steps=0))
     messages, weights = [], [next(module.model.parameters()).detach().clone()]
