@@ -20,7 +20,7 @@ from dragoman.errors import UserError
 @cli.command
 def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
-    parser.add_argument("--model", nargs="+", metavar="FOLDER", help="bundles, runs (the newest, and included models)")
+    parser.add_argument("--model", nargs="+", metavar="FOLDER", help="bundles, runs (the newest, and pretrained ones)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     parser.add_argument("--port", type=int, default=5000, help="0 takes a free one (5000)")
     parser.add_argument("--beam", type=cli.positive, metavar="N", help="1: greedy, several times faster (the bundle's)")

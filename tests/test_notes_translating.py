@@ -38,7 +38,7 @@ def translator() -> Transformer:
 
 @pytest.fixture(scope="module")
 def bundle() -> Bundle:
-    """The included model."""
+    """The pretrained model."""
     return load(included("data/pretrained/zh_en"))
 
 

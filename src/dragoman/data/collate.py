@@ -1,18 +1,18 @@
 """Batches: which pairs they hold, and how their ids are padded and shifted.
 
-Teacher forcing gives the decoder `<BOS> y1 .. yn` and trains it to predict `y1 .. yn <EOS>`. The shift happens
-only here: model, loss and search use `tgt_in` and `tgt_out` unchanged. The source ends in <EOS> and has no <BOS>.
+Teacher forcing gives the decoder `<BOS> y1 .. yn` and trains it to predict `y1 .. yn <EOS>`. The shift happens only
+here; model and loss use `tgt_in` and `tgt_out` as they are. The source ends in <EOS> and has no <BOS>.
 
 The batches of an epoch depend only on the lengths, the settings, the seed and the number of the epoch. A resumed run
 therefore computes its position by a division, and does not replay batches.
 
 The size of a batch is its number of pairs x its longest sentence, source or target. It is at most `max_tokens`. Pairs
-are sorted by the length of the longer side, then by the difference between source and target. The direction of the
-second sort alternates from one length to the next, so neighbours stay similar and both sides have little padding.
+are sorted by the length of the longer side, then by (source - target) length, rising for one length and falling for
+the next. So neighbours are alike, and both sides have little padding.
 Each epoch shuffles the order of the batches, and pairs of equal lengths; batch boundaries never change.
 
-With `few_shapes` > 0 (bf16 on a CPU; scripts/README.md, "Shapes") lengths up to it are padded to three significant
-bits (.. 7, 8, 10, 12, 14, 16, 20 ..), and batches of more than 8 pairs have a multiple of 8, so that shapes repeat.
+`few_shapes` > 0 (bf16 on a CPU) is a length. Lengths are padded to 1 .. 8, 10, 12, 14, 16, 20 .., not beyond it, and
+batches of more than 8 pairs have a multiple of 8, so that shapes repeat (scripts/README.md, "Shapes").
 """
 
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ def _padded_lengths(lengths: Any, few_shapes: int) -> Any:
 def length_batches(lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_per: int = 1) -> list[list[int]]:
     """Return batches of indices, longest first.
 
-    A batch has at most `max_tokens` positions, or one sentence. A sentence takes `rows_per` rows, e.g. the beam size.
+    A batch has at most `max_tokens` positions, or is one longer sentence. `rows_per`: rows of a sentence (beam size).
     """
     lengths = np.asarray(lengths, np.int64)
     order = np.argsort(-lengths, kind="stable")

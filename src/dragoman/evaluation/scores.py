@@ -32,13 +32,13 @@ HYPOTHESES, SCORES, CHALLENGE = "hypotheses.txt", "scores.json", "challenge.json
 N_SAMPLES = {"bs": 1000, "ar": 2000}  # of bootstrap and of randomization
 SIGNIFICANT = 0.05
 N_SENTENCES = 20
-# Percentage -> smallest difference of scores at which a metric and human judges prefer the same system in that
-# percentage of pairs (Kocmi et al. 2024, "Navigating the Metrics Maze", ACL, appendix).
+# Metric -> {percentage of system pairs in which metric and human judges prefer the same system: smallest difference
+# of scores for it} (Kocmi et al. 2024, "Navigating the Metrics Maze", ACL, appendix).
 AGREEMENT = {
     "bleu": {50: 0.27, 55: 0.52, 60: 0.78, 65: 1.06, 70: 1.39, 75: 1.79, 80: 2.34, 85: 3.35},
     "chrf": {50: 0.14, 55: 0.33, 60: 0.54, 65: 0.76, 70: 1.00, 75: 1.28, 80: 1.63, 85: 2.12, 90: 3.05},
 }
-Scores = Mapping[str, dict[str, Any]]  # metric -> name, score, mean and 95 % interval of bootstrap, p of both tests
+Scores = Mapping[str, dict[str, Any]]  # metric -> name, score, bootstrap mean and 95 % interval, p of both tests
 
 
 def evaluate(
@@ -54,7 +54,7 @@ def evaluate(
     """Translate and score the test set `name` in one direction; save all in `folder`.
 
     `settings` are those of Translator.stream: batch_tokens, progress. Returns the scores of "all" pairs and, where a
-    test set has several corpora, those of each. An evaluation in `folder` is replaced; anything else is a UserError.
+    test set has several corpora, those of each. An evaluation of the same test set in `folder` is replaced.
     """
     check_replaceable(folder, SCORES)
     sources, references = [pair.src for pair in pairs], [pair.references for pair in pairs]
@@ -66,8 +66,8 @@ def evaluate(
     scores = {}
     for part in ["all", *(corpora if len(corpora) > 1 else [])]:
         selected = [part in ("all", pair.corpus) for pair in pairs]
-        texts, answers = list(compress(hypotheses, selected)), list(compress(references, selected))
-        scores[part] = metrics.evaluate(hypotheses=texts, references=answers, tgt=direction.tgt)
+        texts, gold = list(compress(hypotheses, selected)), list(compress(references, selected))
+        scores[part] = metrics.evaluate(hypotheses=texts, references=gold, tgt=direction.tgt)
     streams = {f"reference.{k}.txt": texts for k, texts in enumerate(reference_streams(references))}
     record = {
         "scores": {name: dataclasses.asdict(score) for name, score in scores["all"].items()},
@@ -106,7 +106,7 @@ def challenge(
 
 
 def check_replaceable(folder: Path, file: str) -> None:
-    """Raise UserError for a folder that is no evaluation, which has `file`."""
+    """Raise UserError if a non-empty folder has no `file`."""
     if folder.exists() and not (folder / file).is_file() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: not an evaluation (no {file}). Name another --output")
 
@@ -121,7 +121,7 @@ class Outputs(NamedTuple):
 
 
 def of_evaluation(folder: Path) -> Outputs:
-    """Read a folder that scripts/evaluate.py has written, or the only one of a run."""
+    """Read a folder of scripts/evaluate.py, or the single evaluation of a run."""
     records = [*folder.glob(SCORES), *sorted(folder.glob(f"evaluation/*/{SCORES}"))]
     if len(records) != 1:
         names = ", ".join(str(file.parent) for file in records) or f"none: run scripts/evaluate.py --model {folder}"
@@ -165,7 +165,7 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
 
 
 def _rarest(system: Outputs) -> list[int]:
-    """Return how many references have the rarest word of each reference."""
+    """For each reference, return how many references have its rarest word."""
     words = [set(re.findall(r"\w" if is_unspaced(system.tgt) else r"\w+", pair.tgt.lower())) for pair in system.pairs]
     counts = Counter(word for each in words for word in each)
     return [min((counts[word] for word in each), default=0) for each in words]
@@ -195,7 +195,7 @@ def _most_different(first: Outputs, other: Outputs) -> dict[str, list[list[str]]
 
 
 def _verdicts(first: str, other: str, scores: Mapping[str, Scores]) -> list[str]:
-    """Return which is better and, if one is, what the differences mean to readers."""
+    """Return which is better and what the differences mean; better: p < 0.05 in both tests."""
     better, worse, meanings = list[str](), list[str](), list[str]()
     for metric, score in scores[other].items():
         difference = score["score"] - scores[first][metric]["score"]

@@ -131,7 +131,7 @@ def shift() -> Values:
 
 
 def loop() -> Values:
-    """Prefix, next piece and its probability at each step of the included model."""
+    """Prefix, next piece and its probability at each step of the pretrained model."""
     bundle = bundles.load(included("data/pretrained/zh_en"))
     model, pieces = bundle.model.requires_grad_(False), bundle.tgt_tokenizer.pieces
     src = [*bundle.src_tokenizer.encode("好久不见"), EOS]

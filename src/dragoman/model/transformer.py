@@ -10,7 +10,7 @@ from dragoman.model.cache import DecoderCache
 from dragoman.model.layers import DecoderLayer, Dropout, Embedding, EncoderLayer, normalization
 from dragoman.model.position import POSITIONS
 
-IMPOSSIBLE = -1e9  # a logit; finite, so that averages of weights stay finite
+IMPOSSIBLE = -1e9  # added to a logit; finite, so that averages of weights stay finite
 
 
 class Transformer(nn.Module):
@@ -57,8 +57,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """tgt (N, T) ids, memory (B, S, D), its padding mask (B, S) -> states (N, T, D).
 
-        N is B, or B * k with the k rows of a sentence side by side. `tgt` begins with <BOS>. With a cache, `tgt` holds
-        only the tokens after those decoded so far; they are added to the cache.
+        N is B, or B * beam_size with the hypotheses of a sentence in adjacent rows. `tgt` begins with <BOS>. With a
+        cache, `tgt` holds only the tokens after those decoded so far; they are added to the cache.
         """
         past = 0 if cache is None else cache.length
         positions = torch.arange(past, past + tgt.size(1), device=tgt.device)
@@ -80,6 +80,6 @@ class Transformer(nn.Module):
         return self.projection(states[:, -1]), cache
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
-        """src (B, S), tgt_in (B, T) -> logits (B, T, V); training stops at the states."""
+        """src (B, S), tgt_in (B, T) -> logits (B, T, V). Training uses decode() and its own loss."""
         states = self.decode(tgt_in, self.encode(src, src_key_padding_mask), src_key_padding_mask)
         return self.projection(states)

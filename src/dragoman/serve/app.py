@@ -1,7 +1,7 @@
-"""HTTP application: LibreTranslate's endpoints, the page, and limits.
+"""HTTP application: LibreTranslate's endpoints, those of the page, and limits.
 
-A text is divided into lines, and HTML into the texts between tags. They are translated in shared batches; white space,
-blank lines and tags stay as they are.
+A text is split into lines, HTML into the texts between tags; they are translated in batches with those of other
+requests. Tags and the white space between lines are kept.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ FORMATS: dict[str, tuple[re.Pattern[str], Callable[[str], str], Callable[[str], 
 }
 SUFFIXES = {".txt": "text", ".html": "html"}
 TRADITIONAL = "traditional Chinese: the model does not distinguish the scripts"
-MOST_SENTENCES = 20  # of a text, in the answer of /explain
-MOST_PIECES = 128  # of a sentence that is explained; the answer grows quadratically
+MOST_SENTENCES = 20  # of a text, in the response of /explain
+MOST_PIECES = 128  # of a sentence that is explained; the response grows quadratically
 MOST_FILES = 20  # translated files kept in memory for downloads
 MOST_SECONDS = 30.0  # of a request
 MOST_REQUESTS = 256  # in progress
@@ -57,8 +57,8 @@ MOST_REQUESTS = 256  # in progress
 
 def create_app(models: Sequence[Model], suggestions: Path, max_chars: int = 50_000, beam: int | None = None) -> FastAPI:
     """Return the application; `beam` replaces the beam size of the bundles."""
-    # FastAPI's pages of documentation load scripts from elsewhere.
     errors: dict[int | str, Any] = {"default": {"model": dict[str, str], "description": "error: a text"}}
+    # No docs_url and redoc_url: FastAPI's pages of documentation load scripts from elsewhere.
     app = FastAPI(title="Dragoman", version=dragoman.__version__, docs_url=None, redoc_url=None, responses=errors)
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=["*"])
     for kind in (HTTPException, ValidationError, UserError, TimeoutError, ClientDisconnect, Exception):
@@ -152,7 +152,7 @@ class Service:
         return self.detected(request.q)
 
     def detected(self, text: str, target: str = "") -> list[wire.Detected]:
-        """Return the languages with the script of a text, sources of `target` first."""
+        """Return languages in the script of a text, those translatable into `target` first."""
         if not any(map(str.isalpha, text)):  # as in LibreTranslate
             return [wire.Detected(confidence=0, language="en")]
         sources = [src for src, tgt in self.models if primary(tgt) == primary(target)]
@@ -165,7 +165,7 @@ class Service:
         """Return the language of a text, detected if the request does not name it."""
         if request.source != "auto":
             return request.source
-        # A text without letters is in the target language already.
+        # A text without letters needs no translation.
         return self.detected(text, request.target)[0].language if any(map(str.isalpha, text)) else request.target
 
     def direction(self, request: wire.Languages, text: str) -> Direction:
@@ -225,7 +225,7 @@ class Service:
     def explain(self, request: wire.Languages) -> dict[str, Any]:
         """Return pieces, their probabilities, and attention of the first sentences.
 
-        The attention is the mean over the heads of the last layer, by target piece, then source piece.
+        Attention: the mean over the last layer's heads, (target pieces) x (source pieces).
         """
         (translator, direction, texts), answers = self._sentences(request), []
         for text, result in zip(texts, translator.translate(texts, direction=direction), strict=True):
@@ -252,7 +252,7 @@ class Service:
         return translator, str(direction), [part.text for part in parts if part.ids][:MOST_SENTENCES]
 
     def _run(self, options: tuple[Direction, int], texts: list[str]) -> list[Translation]:
-        """Translate a batch, with the model as it is now."""
+        """Translate a batch with the newest loaded model."""
         direction, n_best = options
         translator = self.models[direction].translator
         search = translator.bundle.search
@@ -263,7 +263,7 @@ class Service:
 
 
 def spellings(language: str) -> list[str]:
-    """Return the codes listed for a language; older clients read the second."""
+    """Return the codes of a language, the modern one first."""
     if primary(language) != "zh":
         return [primary(language)]
     return ["zh-Hant", "zt"] if is_traditional(language) else ["zh-Hans", "zh"]

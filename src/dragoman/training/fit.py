@@ -30,7 +30,7 @@ from dragoman.training.validation import ValidationCallback
 from dragoman.translation.export import export_bundle
 
 __all__ = ["Stopped", "fit", "preflight"]
-# Timed by `preflight`. As many come before: the longest batches, in which memory is allocated and torch.compile works.
+# Steps that `preflight` times. As many run before: the longest batches first, while memory and kernels settle.
 STEPS = 15
 LIGHTNING_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -114,7 +114,7 @@ def _finish(trainer: Trainer, saver: CheckpointCallback) -> None:
 
 
 def resolve(config: Config) -> Config:
-    """Check names, apply the settings of `init_from`, and resolve "auto"."""
+    """Check names, apply `init_from`, resolve accelerator and precision."""
     config = adapted(config)
     choose("training.schedule", config.training.schedule, SCHEDULES)
     choose("training.optimizer", config.training.optimizer, OPTIMIZERS)
@@ -199,8 +199,8 @@ def announce(start: str, data: TranslationData, module: TranslationModule, train
 def preflight(config: Config) -> None:
     """Print size, computed cost, measured speed, time and memory of the run.
 
-    The run's own trainer takes a few optimizer steps, the first of them on the longest batches; the rest is a
-    multiplication. All of it happens in a temporary folder. Validations and saving are not counted.
+    The run's trainer takes a few steps in a temporary folder, beginning with the longest batches. The total time is
+    their number times the seconds of a step; validations and saving are not counted.
     """
     run.configure_memory()
     config = resolve(config)

@@ -20,13 +20,13 @@ from dragoman.model.transformer import IMPOSSIBLE, Transformer
 from dragoman.special import EOS, PAD
 from dragoman.training.module import TranslationModule
 
-# Further pairs and links take time or memory and add few words.
+# Limits of time and memory; beyond them the lexicon gains few words.
 _MAX_PAIRS, _MAX_LINKS, _N_ITERATIONS = 50_000, 30_000_000, 5
 _MIN_PROBABILITY = 0.02  # less probable translations are noise
 
 
 def adapted(config: Config) -> Config:
-    """Take the model's shape and the vocabulary from `init_from`, if it is set."""
+    """Take vocabulary and model settings, but dropouts, from `init_from` if it is set."""
     if config.init_from is None:
         return config
     info = huggingface.load(Path(config.init_from))
@@ -45,8 +45,8 @@ def adapted(config: Config) -> Config:
 def output_bias(data: TranslationData) -> Tensor:
     """Return (V,) 0 for each piece that translations can have, else IMPOSSIBLE.
 
-    About half of a joint vocabulary occurs in sources only; without it the softmax takes half of the time. Bytes are
-    always possible, and so is every piece in a model for both directions, or with random tokenisations.
+    In a joint vocabulary many pieces occur in sources only; leaving them out makes the softmax faster. Bytes always
+    stay possible; with both directions or subword sampling, all pieces do.
     """
     tokenizer, ids = data.tgt_tokenizer, data.train_ids
     if len(data.directions) > 1 or data.config.tokenizer.sampling:
@@ -64,7 +64,7 @@ def set_initial_weights(
     init, model = config.model.embedding.init, module.model
     if config.init_from is not None:
         weights = huggingface.load(Path(config.init_from)).model.state_dict()
-        # What either model can say stays possible.
+        # A piece stays possible if either model could produce it.
         torch.maximum(weights["projection.bias"], model.projection.bias, out=weights["projection.bias"])
         model.load_state_dict(weights)
         module.best_model.load_state_dict(weights)
@@ -79,8 +79,8 @@ def start_from_lexicon(model: Transformer, data: TranslationData) -> dict[str, i
     """Initialise the vectors of source pieces by those of their translations.
 
     The vector of a piece is the weighted mean of the vectors of its translations. The value and output projections of
-    cross-attention become identity matrices. A decoder that attends to a source piece then predicts its translations
-    before any training. Returns {"pieces": number of source pieces, "covered": those with a translation}.
+    cross-attention become identity matrices. With tied embeddings, a decoder that attends to a source piece then
+    predicts its translations before any training. Returns {"pieces": size of the vocabulary, "covered": initialised}.
     """
     joint = data.src_tokenizer.sha256 == data.tgt_tokenizer.sha256
     sizes = {"src_size": len(data.src_tokenizer), "tgt_size": len(data.tgt_tokenizer)}
@@ -116,8 +116,8 @@ def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[
     pairs = np.sort(pairs[n_links <= max(_MAX_LINKS, n_links[0])])
     n_src, n_tgt = lengths[2 * pairs], lengths[2 * pairs + 1]
     src, tgt = (np.concatenate([ids[row] for row in 2 * pairs + side]) for side in (0, 1))
-    # Each target piece of a pair is linked with each of its source pieces, and with PAD for none. A position is an
-    # index of the concatenated targets.
+    # Each target piece of a pair is linked to each of its source pieces and to PAD, which stands for Model 1's NULL
+    # word. `positions` are indices into all targets, concatenated.
     pieces = np.insert(src.astype(np.int64), np.cumsum(n_src), PAD)
     first, n_links = np.repeat(np.cumsum(n_tgt) - n_tgt, n_src + 1), np.repeat(n_tgt, n_src + 1)
     shifts = first - np.cumsum(n_links) + n_links

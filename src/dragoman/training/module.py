@@ -28,15 +28,15 @@ from dragoman.model.transformer import Transformer
 from dragoman.training.muon import Muon
 from dragoman.training.progress import report
 
-# name -> (step from warmup_steps on, warmup_steps, max_steps) -> fraction of the peak
+# name -> function (step >= warmup_steps, warmup_steps, max_steps) -> fraction of the peak learning rate
 SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
     "inverse_sqrt": lambda step, warmup, _: math.sqrt(warmup / step),
     "cosine": lambda step, first, last: 0.5 * (1 + math.cos(math.pi * min(1, (step - first) / max(1, last - first)))),
     "constant": lambda step, warmup, _: 1.0,
 }
 
-# name -> (parameter groups with their weight_decay, settings, Lightning's precision) -> optimizer. The first group is
-# the matrices of the layers. In fp16 no step is fused: it would unscale the gradients itself, after they are clipped.
+# name -> function (parameter groups, settings, Lightning's precision) -> optimizer. The first group holds the layers'
+# matrices. In fp16 no step is fused: it would unscale the gradients itself, which is too late for clipping.
 OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], TrainingConfig, str], Optimizer]] = {
     "adamw": lambda groups, c, precision: torch.optim.AdamW(groups, **_adam(c, precision)),
     "muon": lambda groups, c, precision: Muon(groups, bf16=precision == "bf16-mixed", **_adam(c, precision)),
@@ -58,9 +58,10 @@ READ_EVERY = 16
 class _ProjectedLoss(torch.autograd.Function):
     """Label-smoothed cross-entropy without the (tokens x vocabulary) matrix of logits.
 
-    F.cross_entropy(states @ weight.T, targets, label_smoothing=..., reduction="sum") to rounding. Its logits would be
-    by far the largest tensor of a step. Here projection, softmax and gradient are computed for 512 positions at a time
-    (1,024 in bf16, 8,192 on a GPU). The forward pass keeps only the gradients of states (n, D) and projection (V, D).
+    Equal to F.cross_entropy(states @ weight.T, targets, label_smoothing=..., reduction="sum") up to rounding. All
+    logits at once would be the largest tensor of a step, so projection, softmax and gradients are computed for 512
+    positions at a time (1,024 in bf16, 8,192 on a GPU). Forward keeps only the gradients of states (n, D) and
+    projection (V, D).
     """
 
     @staticmethod
@@ -105,8 +106,8 @@ def projected_loss(
 ) -> tuple[Tensor, Tensor]:
     """states (n, D), weight (V, D), targets (n,) -> summed smoothed loss and nll.
 
-    Products run in bf16 under autocast to bf16, else in fp32. Sums are over positions, in nats; divide by the number
-    of target tokens for the loss, and exponentiate the plain mean for perplexity. Smoothing: Szegedy et al. 2016.
+    Products run in bf16 under bf16 autocast, else in fp32. Both results are sums over positions, in nats: loss / n is
+    the training loss, exp(nll / n) the perplexity. Smoothing: Szegedy et al. 2016.
     """
     device = states.device.type
     bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
@@ -118,8 +119,8 @@ def projected_loss(
 def learning_rate(kind: str, step: int, *, peak: float, warmup_steps: int, max_steps: float) -> float:
     """Return the rate of a step (from 1): linear rise to `peak`, then schedule.
 
-    "inverse_sqrt" is Vaswani et al. 2017, section 5.3, written with its peak; "cosine" reaches 0 at `max_steps`; it
-    stays at its peak while that is infinite (not planned yet).
+    "inverse_sqrt": Vaswani et al. 2017, section 5.3, scaled so that the warm-up ends at the peak. "cosine" falls to 0
+    at `max_steps`; while that is infinite (not planned yet), it stays at the peak.
     """
     warmup_steps = max(1, warmup_steps)
     fraction = SCHEDULES[kind](max(step, warmup_steps), warmup_steps, max_steps)
@@ -140,7 +141,7 @@ class TranslationModule(LightningModule):
         self.tokens, self.sums = 0, torch.zeros(2)
         # (loss sum, nll sum, tokens, gradient norm) on the device, and the learning rate, of the last optimizer step
         self._last: tuple[Tensor, float] | None = None
-        # skipped steps: total, in a row, gradient norm of the last (0 once reported); a buffer, so checkpoints have it
+        # skipped steps; those in a row; the gradient norm at the last (0 once reported). A buffer: checkpoints save it
         self.skips: Tensor
         self.register_buffer("skips", torch.zeros(3))
         self._states = torch.compile(self._forward, dynamic=True) if compile else self._forward
@@ -184,7 +185,7 @@ class TranslationModule(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # of Lightning
-        # Dropout depends on the seed, the batch and the rank alone: a resumed run has no random state to restore.
+        # Dropout is seeded for each batch, so a resumed run needs no saved random state.
         generator = torch.default_generator if self.device.type == "cpu" else torch.get_device_module(self.device)
         generator.manual_seed(hash((self.seed, data.consumed, self.trainer.global_rank)))
         data.consumed += 1  # the position in the data, for checkpoints
@@ -198,7 +199,7 @@ class TranslationModule(LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Average gradients over tokens, clip, set the learning rate; no GPU sync."""
+        """Average gradients over tokens, clip, set the learning rate; without GPU sync."""
         c, step = self.config, self.trainer.global_step + 1
         sums = torch.cat([self.sums, self.sums.new_full((1,), self.tokens)])
         tokens: float | Tensor = self.tokens

@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024), an optimizer for matrices."""
+"""Muon, an optimizer for matrices (https://kellerjordan.github.io/posts/muon)."""
 
 import math
 from collections import defaultdict
@@ -15,10 +15,10 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 class Muon(torch.optim.AdamW):
     """Muon for the first parameter group, the layers' matrices; AdamW for the rest.
 
-    Muon's update is the momentum of the gradient, its singular values moved to about 1: rare directions are learnt as
-    fast as frequent ones. It is scaled to an AdamW update's size, 0.2 for each weight, so that learning rate and
-    weight decay mean the same for both (Liu et al. 2025). A matrix is divided into blocks of 64 rows, about a head
-    each. The products then take a quarter of the time, and most of the gain remains.
+    Muon's update is the momentum with its singular values moved to about 1: directions with small gradients are learnt
+    as fast as those with large ones. Its root mean square is 0.2, about that of an AdamW update, so that learning rate
+    and weight decay mean the same for both (Liu et al. 2025, "Muon is Scalable for LLM Training"). To save time, a
+    matrix is cut along its longer side into blocks of 64 rows, and each block is treated as a matrix of its own.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, bf16: bool, **adamw: Any) -> None:
@@ -28,7 +28,7 @@ class Muon(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None if closure is None else torch.enable_grad()(closure)()
-        bad = getattr(self, "found_inf", torch.tensor(0.0))  # 1: the gradient is not finite, and nothing may change
+        bad = getattr(self, "found_inf", torch.tensor(0.0))  # 1 if a gradient is not finite: the step is skipped
         group = self.param_groups[0]
         rate, beta1, blocks = group["lr"] * (1 - bad), group["betas"][0], defaultdict(list)
         for p in group["params"]:
@@ -40,12 +40,12 @@ class Muon(torch.optim.AdamW):
             gradient = torch.where(bad > 0, momentum, p.grad)
             direction = gradient.lerp(momentum.lerp_(gradient, 1 - beta1), beta1)  # Nesterov's
             p.grad = None  # AdamW leaves p out
-            # The longer side first; the weight is a view of p.
+            # Transposed if wide. `weight` is a view, so p changes in place.
             weight, direction = (x if len(p) >= p.size(1) else x.mT for x in (p, direction))
             blocks[math.gcd(len(weight), _ROWS), weight.size(1)].append((weight, direction))
         for shape, pairs in blocks.items():
             directions = [direction.reshape(-1, *shape) for _, direction in pairs]
-            updates = orthogonal(torch.cat(directions).to(self.dtype)).split([len(each) for each in directions])
+            updates = orthogonalize(torch.cat(directions).to(self.dtype)).split([len(each) for each in directions])
             for (weight, _), update in zip(pairs, updates, strict=True):
                 weight *= 1 - rate * group["weight_decay"]
                 weight -= update.reshape(weight.shape) * (rate * 0.2 * math.sqrt(max(shape)))
@@ -53,11 +53,11 @@ class Muon(torch.optim.AdamW):
         return loss
 
 
-def orthogonal(x: Tensor) -> Tensor:
+def orthogonalize(x: Tensor) -> Tensor:
     """Move the singular values of the matrices (N, m, n) towards 1.
 
-    Each Newton-Schulz iteration applies a s + b s^3 + c s^5 to all values s at once. With Jordan's constants three of
-    them move values from 0.02 to 1, in units of the matrix's norm, to between 0.68 and 1.2.
+    A Newton-Schulz iteration maps each singular value s to a s + b s^3 + c s^5. After three, values from 0.02 to 1
+    (relative to the matrix's Frobenius norm) lie between 0.68 and 1.2. a, b and c are Jordan's.
     """
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(_N_ITERATIONS):

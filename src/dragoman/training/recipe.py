@@ -1,4 +1,4 @@
-"""Automatic settings (recipe=auto): a value for every null of a configuration.
+"""Automatic settings (recipe=auto): a value for every null that has a rule.
 
 The choices depend on corpus, time and hardware, mostly on how many epochs fit into the time. A model that
 reads its corpus five times needs speed and little regularisation; one that reads it fifty times overfits without
@@ -19,8 +19,8 @@ from dragoman.training.progress import report
 
 # Target tokens per second to expect (CPU: model=small), to estimate the epochs; the schedule uses the measured pace.
 SPEED = {"cpu": 4_000, "gpu": 200_000}
-WORK = 5_505_024  # multiplications of a pair of tokens in the layers of model=small
-FILLED = 0.8  # target tokens for each position of a batch; the rest is padding
+WORK = 5_505_024  # multiplications of model=small's layers for one source and one target token
+FILLED = 0.8  # expected share of target tokens in a batch; the rest is padding
 
 
 def size(name: str) -> dict[str, int]:
@@ -85,7 +85,7 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
 
 
 def _tokens(config: Config, speed: int, n_batches: int) -> float:
-    """Return the target tokens of a run, by its time and its steps of `n_batches`."""
+    """Return the target tokens that fit into the run's time and steps of `n_batches`."""
     c = config.trainer
     by_steps = (c.max_steps or math.inf) * FILLED * (config.data.max_tokens or 1024) * n_batches
     return min(by_steps, (c.max_seconds or math.inf) * speed)
