@@ -14,7 +14,6 @@ from itertools import tee
 from dragoman.commands import cli
 from dragoman.data.text import SYNTHETIC, clean_text
 from dragoman.errors import UserError
-from dragoman.translation.lines import kind_of
 
 
 @cli.command
@@ -40,7 +39,7 @@ def main(argv: list[str]) -> None:
             results = translator.stream(texts, search, **settings)
             for result, target in zip(results, targets, strict=True):
                 has_letters = any(map(str.isalpha, target))
-                reasons = [kind_of(message) for message in result.warnings] if has_letters else ["no letters"]
+                reasons = [text.partition(":")[0] for text in result.warnings] if has_letters else ["no letters"]
                 if reasons:
                     dropped[reasons[0]] += 1
                 else:

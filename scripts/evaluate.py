@@ -32,7 +32,7 @@ from dragoman.evaluation import testsets
 from dragoman.evaluation.scores import challenge, evaluate
 from dragoman.files import included
 from dragoman.languages import Direction
-from dragoman.translation.lines import KINDS, Translation, kind_of
+from dragoman.translation.lines import Translation
 from dragoman.translation.translator import Translator
 
 
@@ -117,7 +117,7 @@ def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> 
         raise UserError(f"{run}: translates {both}. Choose one with --direction")
     direction = translator.direction(args.direction, "")
     if not args.corpus:
-        return args.split, testsets.of_run(run, args.split, direction), direction
+        return args.split, testsets.of_run(run, args.split, direction, directions[0]), direction
     corpus = CorpusConfig(path=args.corpus, name=args.name)
     pairs = testsets.of_corpus(corpus, args.split, direction, directions[0], args.root)
     return f"{corpus.part}-{args.split}", pairs, direction
@@ -134,7 +134,7 @@ def warning_table(translate: Callable[[Iterable[str]], Iterable[Translation]], p
 
     Its rows are the sources as they are, and damaged in four ways.
     """
-    rng, sources, kinds = random.Random(1), [pair.src for pair in pairs], ["any", *KINDS]
+    rng, sources = random.Random(1), [pair.src for pair in pairs]
     inputs = {
         "good": sources,
         "shuffled characters": ["".join(rng.sample(text, len(text))) for text in sources],
@@ -145,13 +145,14 @@ def warning_table(translate: Callable[[Iterable[str]], Iterable[Translation]], p
             "".join(c if n % 2 else chr(rng.randrange(0x3400, 0x4DC0)) for n, c in enumerate(text)) for text in sources
         ],
     }
-    rows = [["input", *kinds], ["---", *("---:" for _ in kinds)]]
+    counts = {name: Counter[str]() for name in inputs}
     results = iter(translate(chain(*inputs.values())))
-    for name in inputs:
-        counts = Counter[str]()
+    for of in counts.values():
         for result in islice(results, len(pairs)):
-            counts.update({"any", *map(kind_of, result.warnings)} if result.warnings else ())
-        rows.append([name, *(f"{100 * counts[kind] / len(pairs):.1f}" for kind in kinds)])
+            of.update({"any", *(text.partition(":")[0] for text in result.warnings)} if result.warnings else ())
+    kinds = ["any", *sorted(set(chain(*counts.values())) - {"any"})]
+    rows = [["input", *kinds], ["---", *("---:" for _ in kinds)]]
+    rows += [[name, *(f"{100 * of[kind] / len(pairs):.1f}" for kind in kinds)] for name, of in counts.items()]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"Percentage of lines with a warning, for {len(pairs):,} sentences as they are, and damaged:\n\n{table}"
 

@@ -13,7 +13,7 @@ from dragoman.config import ModelConfig
 from dragoman.explain import notes
 from dragoman.explain.cost import count_flops, count_parameters
 from dragoman.explain.notes import bare
-from dragoman.model.attention import SCORES, Attention, causal_attn_mask, key_padding_mask, padding_attn_mask
+from dragoman.model.attention import SCORES, Attention, causal_attn_mask, padding_attn_mask
 from dragoman.model.layers import Embedding, FeedForward, Residual
 from dragoman.model.position import Position
 from dragoman.model.transformer import Transformer
@@ -310,7 +310,7 @@ def test_the_padding_mask_of_three_words_beside_four():
     ids = torch.tensor([[4, 5, 6, PAD], [4, 5, 6, 7]])
     padded = torch.cat((s1, torch.zeros(2, 1)), dim=1)
     torch.testing.assert_close(words(ids), torch.stack((padded, s2)).transpose(1, 2))
-    padding = key_padding_mask(ids)
+    padding = ids == PAD
     assert padding.tolist() == [[False, False, False, True], [False] * 4]  # (batch, length) for any d_model
     layer, x = bare(2), words(ids)
     alone, together = layer(x[:1, :3], x[:1, :3]), layer(x, x, padding_attn_mask(padding))

@@ -16,9 +16,8 @@ from torch.nn import functional
 
 from dragoman.config import ModelConfig, PositionConfig
 from dragoman.explain import notes
-from dragoman.explain.notes import frequencies
 from dragoman.model.attention import Attention
-from dragoman.model.position import POSITIONS, Position, sinusoid
+from dragoman.model.position import POSITIONS, Position, phases, sinusoid
 from dragoman.model.transformer import Transformer
 
 ABSOLUTE = ("integer", "unit", "sentence_unit", "sinusoidal", "product", "learned")  # change the words
@@ -91,7 +90,7 @@ def test_the_divisors_for_d_8_are_quarter_powers_of_the_base():
 
 
 def test_d_model_512_has_256_frequencies_in_equal_ratios():
-    omega = frequencies(512, 10000.0)
+    omega = phases(torch.tensor([1]), 512, 10000.0)[0]
     assert len(omega) == 256  # i from 0 to 255
     np.testing.assert_allclose(omega.numpy(), 10000.0 ** (-2 * np.arange(256) / 512), rtol=1e-4)
     assert 9500 < 1 / omega[-1] < 10000  # not quite the base: i never reaches d/2
@@ -108,7 +107,7 @@ def test_fifty_positions_of_512_dimensions_as_in_note_004():
 
 def test_a_larger_base_slows_all_frequencies_but_the_highest():
     """The note's table slows the highest too; its divisor is base^0 = 1 for any base."""
-    small, middle, large = (frequencies(8, base) for base in (100.0, 1000.0, 10000.0))
+    small, middle, large = (phases(torch.tensor([1]), 8, base)[0] for base in (100.0, 1000.0, 10000.0))
     assert small[0] == middle[0] == large[0]
     assert (small[1:] > middle[1:]).all()
     assert (middle[1:] > large[1:]).all()
@@ -211,7 +210,7 @@ def test_learned_positions_are_a_matrix_of_n_by_d():
 def test_rope_multiplies_each_pair_by_its_angle():
     """A complex number for each pair, times e^(i pos omega) (Su et al. 2021)."""
     q, at = torch.randn(1, 2, 6, 8), torch.arange(6)
-    turns = torch.polar(torch.ones(6, 4), at[:, None] * frequencies(8, 10000.0))
+    turns = torch.polar(torch.ones(6, 4), at[:, None] * phases(torch.tensor([1]), 8, 10000.0))
     pairs = torch.view_as_complex(q.unflatten(-1, (4, 2))) * turns
     rotated = scheme("rope").rotate(q, at)
     torch.testing.assert_close(rotated, torch.view_as_real(pairs).flatten(-2), atol=1e-5, rtol=1e-5)

@@ -267,9 +267,10 @@ class SearchConfig(Section, prefix="search."):
         if self.kind == "beam" and self.n_best > self.beam_size:
             raise UserError(f"search.n_best={self.n_best}: must be at most search.beam_size={self.beam_size}")
 
-    def max_length(self, source_length: int) -> int:
-        """The most pieces that a translation of `source_length` pieces may have."""
-        return int(self.max_length_a * source_length + self.max_length_b)
+    def max_length(self, source_length: int, positions: int | None = None) -> int:
+        """The most pieces of a translation; a limit of `positions` includes <BOS>."""
+        longest = int(self.max_length_a * source_length + self.max_length_b)
+        return min(longest, positions - 1) if positions else longest
 
 
 @dataclass(kw_only=True)

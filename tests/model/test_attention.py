@@ -5,8 +5,9 @@ import itertools
 import pytest
 import torch
 
-from dragoman.model.attention import Attention, causal_attn_mask, key_padding_mask, padding_attn_mask
+from dragoman.model.attention import Attention, causal_attn_mask, padding_attn_mask
 from dragoman.model.position import POSITIONS
+from dragoman.special import PAD
 
 SOME = [("none", "dot"), ("rope", "scaled_dot"), ("t5", "additive"), ("transformer_xl", "scaled_dot")]
 some = pytest.mark.parametrize(("kind", "score"), SOME)
@@ -16,7 +17,7 @@ some = pytest.mark.parametrize(("kind", "score"), SOME)
 @pytest.mark.parametrize("kind", POSITIONS)
 def test_the_fused_form_equals_the_formula(kind, attention):
     x = torch.randn(2, 5, 8)
-    padding = padding_attn_mask(key_padding_mask(torch.tensor([[5, 5, 5, 0, 0], [5] * 5])))
+    padding = padding_attn_mask(torch.tensor([[5, 5, 5, 0, 0], [5] * 5]) == PAD)
     for causal, attn_mask in itertools.product((True, False), (None, padding)):
         layer = attention(kind, causal=causal)
         layer.fused = True
@@ -30,7 +31,7 @@ def test_the_fused_form_equals_the_formula(kind, attention):
 def test_the_weights_shown_are_the_weights_used(kind, score, attention):
     causal = True
     layer, x = attention(kind, score, causal=causal), torch.randn(2, 5, 8)
-    padding = padding_attn_mask(key_padding_mask(torch.tensor([[5, 5, 5, 0, 0], [5] * 5])))
+    padding = padding_attn_mask(torch.tensor([[5, 5, 5, 0, 0], [5] * 5]) == PAD)
     values = layer.kv(x).chunk(2, -1)[1].unflatten(-1, (2, 4)).transpose(1, 2)
     weights = layer.weights(x, x, padding, causal=causal)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 5))

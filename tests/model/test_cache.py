@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.model.attention import SCORES, key_padding_mask
+from dragoman.model.attention import SCORES
 from dragoman.model.cache import DecoderCache
 from dragoman.model.position import POSITIONS
 from dragoman.model.transformer import Transformer
@@ -17,11 +17,11 @@ K = 2  # rows of a sentence
 
 def at_once(network: Transformer, src: Tensor, tgt: Tensor) -> Tensor:
     rows = src.repeat_interleave(len(tgt) // len(src), 0)
-    return network(rows, tgt, key_padding_mask(rows))
+    return network(rows, tgt, rows == PAD)
 
 
 def begin(network: Transformer, src: Tensor) -> DecoderCache:
-    return network.begin(src, key_padding_mask(src))
+    return network.begin(src, src == PAD)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from transformers import T5Config, T5Model
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
 
-from dragoman.model.attention import causal_attn_mask, key_padding_mask
+from dragoman.model.attention import causal_attn_mask
 from dragoman.model.transformer import Transformer
 from dragoman.special import PAD
 
@@ -75,7 +75,7 @@ def test_our_transformer_can_be_t5(model, ids):
     theirs = t5_with_the_weights_of(ours)
     src, tgt = ids(3, 30), ids(3, 25)
     src[1, 20:] = PAD
-    padding = key_padding_mask(src)
+    padding = src == PAD
     expected = theirs(input_ids=src, attention_mask=(~padding).long(), decoder_input_ids=tgt)
     memory = ours.encode(src, padding)
     real = ~padding

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.model.attention import SCORES, causal_attn_mask, key_padding_mask
+from dragoman.model.attention import SCORES, causal_attn_mask
 from dragoman.model.position import POSITIONS
 from dragoman.special import PAD
 
@@ -28,7 +28,7 @@ def test_a_later_target_token_changes_nothing_before_it(changes, model, ids):
     src, tgt = ids(2, 5), ids(2, 6)
     other = tgt.clone()
     other[:, 4] = (tgt[:, 4] - 4 + 1) % 36 + 4
-    before, after = (network(src, t, key_padding_mask(src)) for t in (tgt, other))
+    before, after = (network(src, t, src == PAD) for t in (tgt, other))
     assert torch.equal(before[:, :4], after[:, :4])
     assert not torch.allclose(before[:, 4:], after[:, 4:])
 
@@ -39,8 +39,8 @@ def test_padding_changes_no_logit_of_a_token(changes, model, ids):
     src, tgt = ids(2, 5), ids(2, 4)
     wide_src = torch.cat((src, torch.full((2, 3), PAD)), 1)
     wide_tgt = torch.cat((tgt, torch.full((2, 2), PAD)), 1)
-    narrow = network(src, tgt, key_padding_mask(src))
-    wide = network(wide_src, wide_tgt, key_padding_mask(wide_src))
+    narrow = network(src, tgt, src == PAD)
+    wide = network(wide_src, wide_tgt, wide_src == PAD)
     torch.testing.assert_close(wide[:, :4], narrow, atol=1e-5, rtol=1e-5)
 
 
@@ -51,7 +51,7 @@ def test_every_parameter_has_a_gradient_that_helps(changes, model, ids):
     optimizer = torch.optim.SGD(network.parameters(), lr=0.003)
 
     def loss() -> Tensor:
-        logits = network(src, tgt, key_padding_mask(src))
+        logits = network(src, tgt, src == PAD)
         return nn.functional.cross_entropy(logits.flatten(0, 1), tgt.flatten())
 
     first = loss()
@@ -68,7 +68,7 @@ def test_every_parameter_has_a_gradient_that_helps(changes, model, ids):
 def test_bf16_autocast_gives_nearly_the_same(kind, model, ids):
     network = model(position=kind).eval()
     src, tgt = ids(4, 6), ids(4, 5)
-    padding = key_padding_mask(src)
+    padding = src == PAD
     with torch.autocast("cpu", torch.bfloat16):
         logits = network(src, tgt, padding)
     expected = network(src, tgt, padding)
@@ -114,7 +114,7 @@ def test_ours_equals_torch_nn_transformer(norm, activation, model, ids):
         theirs.encoder.norm = theirs.decoder.norm = None  # the paper has none after the last layer
     src, tgt = ids(3, 7), ids(3, 5)
     src[0, 5:] = PAD
-    padding = key_padding_mask(src)
+    padding = src == PAD
     expected = theirs(
         ours.src_embedding(src),
         ours.src_embedding(tgt),
@@ -194,6 +194,6 @@ def test_torch_compile_makes_one_graph_for_every_length(kind, model, ids):
     compiled = torch.compile(network, backend=count, fullgraph=True, dynamic=True)
     for length in (5, 7, 9):
         src = ids(2, length)
-        padding = key_padding_mask(src)
+        padding = src == PAD
         torch.testing.assert_close(compiled(src, src, padding), network(src, src, padding))
     assert len(graphs) == 1

@@ -13,8 +13,12 @@ from lightning.pytorch.plugins import MixedPrecision
 
 from dragoman import files
 from dragoman.errors import UserError
-from dragoman.training.checkpoint import CheckpointIO, Stopped, newest, step_of
+from dragoman.training.checkpoint import CheckpointIO, Stopped, newest
 from dragoman.training.run import lock
+
+
+def step_of(path):
+    return torch.load(path, weights_only=True)["global_step"]
 
 
 def kill(signum: int):

@@ -27,7 +27,7 @@ SENTENCES: list[tuple[str, str, str | None]] = [
     ("我很好。", "Fine, fine, fine, fine.", "repetition"),
     ("2024", "2024", None),
     ("……", "……", None),
-    ("好久不见", "I saw the I saw the I saw the I saw the", "repetition of 'I saw the'"),
+    ("好久不见", "I saw the I saw the I saw the I saw the", "repetition: 'I saw the'"),
     ("好久不见", "很好看", "not written in the script of 'en'"),
     ("我很好。", "I am很 well.", "not written in the script of 'en'"),
     ("Tom", "Tom", None),

@@ -29,7 +29,7 @@ from dragoman.config import DataConfig
 from dragoman.data.cleaning import TOO_LONG, Cleaner, Report, assign_splits, character_map, hashes, reasons, summary
 from dragoman.data.readers import Corpus, NotFoundError, Rows, find
 from dragoman.data.store import Ragged, ragged_writer
-from dragoman.data.text import SYNTHETIC, Pair
+from dragoman.data.text import SPLITS, SYNTHETIC, Pair
 from dragoman.data.tokenizer import KINDS, Tokenizer, suitable_size
 from dragoman.errors import UserError, check_choice
 
@@ -61,8 +61,7 @@ class Prepared:
 
     def pairs(self, split: str) -> list[Pair]:
         """Return the validation or test pairs, if any."""
-        rows = json.loads((self.folder / f"{split}.json").read_bytes())
-        return [Pair(src, tgt, tuple(references), corpus) for src, tgt, references, corpus in rows]
+        return read_pairs(self.folder / f"{split}.json")
 
     def fingerprint(self) -> str:
         """Return the sha256 of the training data, independent of its location."""
@@ -72,10 +71,16 @@ class Prepared:
         return hashlib.sha256(digests + self.repeats.astype(np.int64).tobytes()).hexdigest()
 
 
+def read_pairs(path: Path) -> list[Pair]:
+    """Read validation or test pairs that `prepare` has written."""
+    return [Pair(src, tgt, tuple(references), corpus) for src, tgt, references, corpus in json.loads(path.read_bytes())]
+
+
 def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     """Prepare the corpora, or take them from the cache.
 
-    Writes cleaning.json and data.json into `run_dir`. If several processes call it, one works and the others wait.
+    Writes data.json, cleaning.json, and the validation and test pairs into `run_dir`. If several processes call it, one
+    works and the others wait.
     """
     check_choice("data.tokenizer.kind", config.tokenizer.kind, KINDS)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -103,6 +108,8 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(*notes, summary(report), sep="\n", flush=True)
     files.write(run_dir / "cleaning.json", json.dumps(report, indent=2).encode())
+    for split in SPLITS[1:]:
+        files.write(run_dir / f"{split}.pairs.json", (folder / f"{split}.json").read_bytes())
     return prepared
 
 

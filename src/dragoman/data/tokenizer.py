@@ -145,11 +145,6 @@ class Tokenizer:
         """Return the pieces as in the vocabulary: ▁ for a space, <0xE4> for a byte."""
         return [self._model.id_to_piece(int(i)) for i in ids]
 
-    @property
-    def byte_ids(self) -> list[int]:
-        """The ids of the 256 bytes."""
-        return [i for i in range(len(self)) if self._model.is_byte(i)]
-
     def __len__(self) -> int:
         return self._model.get_piece_size()
 

@@ -195,7 +195,7 @@ def _most_different(first: Outputs, other: Outputs) -> dict[str, list[list[str]]
 
 
 def _verdicts(first: str, other: str, scores: Mapping[str, Scores]) -> list[str]:
-    """Return which is better and what the differences mean; better: p < 0.05 in both tests."""
+    """Return which is better (p < 0.05 in both tests) and what the differences mean."""
     better, worse, meanings = list[str](), list[str](), list[str]()
     for metric, score in scores[other].items():
         difference = score["score"] - scores[first][metric]["score"]

@@ -2,53 +2,32 @@
 
 Pairs have all their references, the target first. Every text is cleaned, so that it is one line of a file.
 
-A challenge set has sentences by phenomenon, with checks that need no judge. A line of its file has four columns:
-phenomenon, source, check, correct translation. A check is a list of conditions, joined by " & "; all must hold. A
-condition is a list of alternatives, joined by "|". It holds if the translation has one of them, as whole words and in
-any case. With "!" before the list it holds if the translation has none of them. "swim*" stands for all words that begin
-with "swim".
+A challenge set has sentences by phenomenon, with checks that need no judge; its format is in data/README.md.
 """
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from omegaconf import OmegaConf
-
-from dragoman.bundle import load_info, read_json
-from dragoman.config import CorpusConfig, DataConfig
-from dragoman.data.prepare import prepare
+from dragoman.config import CorpusConfig
+from dragoman.data.prepare import read_pairs
 from dragoman.data.readers import find
-from dragoman.data.text import Pair, check_aligned, clean_text, lines
+from dragoman.data.text import SPLITS, Pair, check_aligned, clean_text, lines
 from dragoman.errors import UserError, check_choice
 from dragoman.languages import Direction
 
 
-def of_run(run: Path, split: str, direction: Direction) -> list[Pair]:
-    """The pairs that a training run held out, by its own configuration."""
-    check_choice("--split", split, ("validation", "test"))
-    saved = run / "config.yaml"
-    if not saved.is_file():
-        raise UserError(f"{run}: not a run (no config.yaml). Name a test set: --corpus, or --src and --ref")
-    config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.load(saved).data))
-    if config.tokenizer.models:  # of init_from, which may be gone; the run's bundle has copies
-        info = load_info(run)
-        config.tokenizer.models = [str(tokenizer.path) for tokenizer in (info.src_tokenizer, info.tgt_tokenizer)]
-    with redirect_stdout(sys.stderr):  # messages about the data are not results
-        prepared = prepare(config, run)
-    metrics = run / "metrics.json"
-    if metrics.exists() and read_json(metrics).get("data") != prepared.fingerprint():
-        hint = "Restore them, or name a test set: --corpus, or --src and --ref"
-        raise UserError(f"{run}: its corpora have changed since the training, so its test set is another. {hint}")
-    pairs = prepared.pairs(split)
-    if direction == (config.tgt, config.src):
-        pairs = [pair.swapped() for pair in pairs]
-    return _cleaned(pairs, f"the {split} split of {run}")
+def of_run(run: Path, split: str, direction: Direction, first: Direction) -> list[Pair]:
+    """The pairs that a training run held out; `first` is its model's first direction."""
+    check_choice("--split", split, SPLITS[1:])
+    path = run / f"{split}.pairs.json"
+    if not path.is_file():
+        raise UserError(f"{run}: not a run (no {path.name}). Name a test set: --corpus, or --src and --ref")
+    pairs = read_pairs(path)
+    return _cleaned(pairs if direction == first else [pair.swapped() for pair in pairs], f"the {split} split of {run}")
 
 
 def of_corpus(config: CorpusConfig, split: str, direction: Direction, first: Direction, root: str | None) -> list[Pair]:

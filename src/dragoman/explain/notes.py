@@ -21,7 +21,7 @@ from dragoman.explain.picture import curve_figure, heat_figure
 from dragoman.files import included
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.pooling import AttentionPooling, first_token, masked_mean
-from dragoman.model.position import POSITIONS, sinusoid
+from dragoman.model.position import POSITIONS, phases, sinusoid
 from dragoman.search.search import log_probabilities, plain_greedy
 from dragoman.special import EOS
 
@@ -147,16 +147,9 @@ def loop() -> Values:
     return {"source": bundle.src_tokenizer.pieces(src), "steps": steps}
 
 
-def frequencies(d_model: int, base: float) -> Tensor:
-    """Return the frequencies (d_model / 2) of the encoding: the angles of position 1."""
-    # Components 2i and 2i + 1 are sine and cosine.
-    sine, cosine = sinusoid(torch.tensor([1]), d_model, base)[0].unflatten(0, (-1, 2)).T
-    return torch.atan2(sine, cosine)
-
-
 def pe() -> Values:
     """Sinusoidal encodings; divisors 1 / frequency and wavelengths for three bases."""
-    divisors = 1 / torch.stack([frequencies(8, base) for base in (100.0, 1000.0, 10000.0)])
+    divisors = 1 / torch.cat([phases(torch.tensor([1]), 8, base) for base in (100.0, 1000.0, 10000.0)])
     picture = partial(heat_figure, {"PE": sinusoid(torch.arange(50), 128, 10000.0)}, "", "pos")
     values = {"table": sinusoid(torch.arange(3), 4, 10000.0), "divisors": divisors, "waves": 2 * math.pi * divisors}
     return values | {"picture": picture}
@@ -185,7 +178,7 @@ def rope() -> Values:
     vector = torch.tensor([1.0, 0, 2, 0, 3, 0, 4, 0])
     turned = _scheme("rope").rotate(vector.expand(9, 8), torch.arange(9))
     pairs = {f"i = {i}": turned[:, 2 * i : 2 * i + 2].T.tolist() for i in range(4)}
-    angles = torch.rad2deg(frequencies(8, 10000.0))
+    angles = torch.rad2deg(phases(torch.tensor([1]), 8, 10000.0)[0])
     picture = partial(curve_figure, pairs, "2i", "2i + 1", "RoPE", "equal")
     return {"turned": turned[:4], "angles": angles, "picture": picture}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
 
 FONT = Path(__file__).parents[1] / "fonts" / "DragomanHan-Regular.otf"
 SYSTEM_FONTS = ("Noto Sans CJK SC", "Source Han Sans SC", "PingFang SC", "Microsoft YaHei", "Arial Unicode MS")
@@ -60,9 +61,9 @@ def attention_figure(weights: Any, rows: Sequence[str], columns: Sequence[str], 
     # ▁ is a wide block in a Chinese font.
     row_labels, column_labels = ([piece[:16].replace("▁", "_") for piece in pieces] for pieces in (rows, columns))
     cell = min(CELL, LONGEST_SIDE / max(n_rows, n_columns))
-    width = max(1.0, n_columns * cell) + LETTER * max(map(_width, row_labels)) + 0.3
-    height = max(0.8, n_rows * cell) + LETTER * max(map(_width, column_labels)) + 0.6
-    with _figure(max(across * width + 0.8, min(12.0, LETTER * _width(title))), down * height + 0.4) as figure:
+    width = max(1.0, n_columns * cell) + LETTER * max(map(cell_len, row_labels)) + 0.3
+    height = max(0.8, n_rows * cell) + LETTER * max(map(cell_len, column_labels)) + 0.6
+    with _figure(max(across * width + 0.8, min(12.0, LETTER * cell_len(title))), down * height + 0.4) as figure:
         figure.suptitle(title, fontsize=11, x=0.02, ha="left")
         grid = figure.subplots(down, across, squeeze=False)
         highest = float(weights.max()) or 1.0
@@ -109,21 +110,16 @@ def pixels(png: bytes) -> np.ndarray:
     return (imread(io.BytesIO(png), format="png")[:, :, :3] * 255).round().astype(np.uint8)
 
 
-def _width(text: str) -> int:
-    """Return the width in terminal columns; a Chinese character has two."""
-    return sum(2 if ord(c) >= 0x2E80 else 1 for c in text)
-
-
 def _label_cells(axes: Any, row_labels: Sequence[str], column_labels: Sequence[str]) -> None:
     """Label rows on the left, columns on top: Chinese vertical, Latin rotated."""
     size = 9 if max(len(row_labels), len(column_labels)) <= MAX_LABELS / 2 else 7
-    columns = ["\n".join(label) if _width(label) > 1.5 * len(label) else label for label in column_labels]
+    columns = ["\n".join(label) if cell_len(label) > 1.5 * len(label) else label for label in column_labels]
     for ticks, labels in ((axes.set_yticks, row_labels), (axes.set_xticks, columns)):
         shown = range(0, len(labels), math.ceil(len(labels) / MAX_LABELS))
         ticks(shown, [labels[n] for n in shown], fontsize=size, linespacing=1.0)
     axes.tick_params(labeltop=True, labelbottom=False)
     for text in axes.get_xticklabels():
-        is_flat = "\n" in text.get_text() or _width(text.get_text()) <= 2
+        is_flat = "\n" in text.get_text() or cell_len(text.get_text()) <= 2
         text.set(rotation=0 if is_flat else 90, va="bottom")
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from dragoman.config import SearchConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.explain.page import render
-from dragoman.model.attention import Attention, key_padding_mask
+from dragoman.model.attention import Attention
 from dragoman.model.transformer import Transformer
 from dragoman.search import Hypothesis, Sentence
 from dragoman.search.search import Beam, log_probabilities, normalised
@@ -63,7 +63,7 @@ def attended(model: Transformer, tokenizers: Tokenizers, src: Sequence[int], tgt
             if isinstance(layer, Attention):  # such as decoder.0.cross_attention
                 name = "cross" if path.endswith("cross_attention") else path.partition(".")[0]
                 stack.enter_context(layer.register_forward_pre_hook(partial(record, name), with_kwargs=True))
-        logits = model.eval()(ids, torch.tensor([tgt_all[:-1]], device=device), key_padding_mask(ids))
+        logits = model.eval()(ids, torch.tensor([tgt_all[:-1]], device=device), None)
     maps = {name: torch.stack(layers) for name, layers in weights.items()}
     src_pieces, tgt_pieces = tokenizers[0].pieces(src_in), tokenizers[1].pieces(tgt_all)
     pieces = {"src": src_pieces, "tgt_in": tgt_pieces[:-1], "tgt_out": tgt_pieces[1:]}
@@ -115,8 +115,8 @@ def _search(
     model: Transformer, tokenizer: Tokenizer, src: Sequence[int], config: SearchConfig
 ) -> tuple[Hypothesis, list[Trace]]:
     """Return the best hypothesis, and the hypotheses of each step in three groups."""
-    longest, penalty, name = config.max_length(len(src)), config.length_penalty, tokenizer.pieces
-    state = Beam(config, [Sentence(0, min(longest, (model.max_positions or longest + 1) - 1))])
+    penalty, name = config.length_penalty, tokenizer.pieces
+    state = Beam(config, [Sentence(0, config.max_length(len(src), model.max_positions))])
     cache = model.begin(torch.tensor([[*src, EOS]], device=model.projection.weight.device), None)
     tokens = torch.full((config.beam_size, 1), BOS)
     steps: list[Trace] = []

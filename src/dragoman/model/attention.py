@@ -19,15 +19,9 @@ from dragoman.config import ModelConfig
 from dragoman.errors import choose
 from dragoman.model.cache import KeyValues
 from dragoman.model.position import Position
-from dragoman.special import PAD
 
 # cuDNN's attention makes a plan for each new shape, and nearly every batch and decoding step has a new shape.
 torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def key_padding_mask(ids: Tensor) -> Tensor:
-    """(B, T) ids -> (B, T) bool, True = padding."""
-    return ids == PAD
 
 
 def padding_attn_mask(key_padding_mask: Tensor | None) -> Tensor | None:

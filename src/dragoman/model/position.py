@@ -84,11 +84,11 @@ class SentenceUnit(Unit):
 
 def sinusoid(positions: Tensor, d_model: int, base: float) -> Tensor:
     """(T,) -> (T, D): sin(pos / base^(2i/D)) and its cosine at components 2i, 2i+1."""
-    angles = _angles(positions, d_model, base)
+    angles = phases(positions, d_model, base)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[:, :d_model]
 
 
-def _angles(positions: Tensor, d_model: int, base: float) -> Tensor:
+def phases(positions: Tensor, d_model: int, base: float) -> Tensor:
     """(T,) -> (T, D/2): pos / base^(2i/D)."""
     even = torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32)
     frequencies = torch.exp(even * (-math.log(base) / d_model))
@@ -134,7 +134,7 @@ class Rope(Position):
     """
 
     def rotate(self, q_or_k: Tensor, positions: Tensor) -> Tensor:
-        angles = _angles(positions, q_or_k.size(-1), self.config.base)  # (T, d/2)
+        angles = phases(positions, q_or_k.size(-1), self.config.base)  # (T, d/2)
         sin, cos = angles.sin().to(q_or_k.dtype), angles.cos().to(q_or_k.dtype)
         even, odd = q_or_k[..., 0::2], q_or_k[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)

@@ -80,6 +80,6 @@ class Transformer(nn.Module):
         return self.projection(states[:, -1]), cache
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
-        """src (B, S), tgt_in (B, T) -> logits (B, T, V). Training uses decode() and its own loss."""
+        """src (B, S), tgt_in (B, T) -> logits (B, T, V). Training uses decode()."""
         states = self.decode(tgt_in, self.encode(src, src_key_padding_mask), src_key_padding_mask)
         return self.projection(states)

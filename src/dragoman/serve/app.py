@@ -152,7 +152,7 @@ class Service:
         return self.detected(request.q)
 
     def detected(self, text: str, target: str = "") -> list[wire.Detected]:
-        """Return languages in the script of a text, those translatable into `target` first."""
+        """Return languages in the script of a text, those translated into `target` first."""
         if not any(map(str.isalpha, text)):  # as in LibreTranslate
             return [wire.Detected(confidence=0, language="en")]
         sources = [src for src, tgt in self.models if primary(tgt) == primary(target)]

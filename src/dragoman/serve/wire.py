@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.json_schema import SkipJsonSchema
 from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
-from starlette.types import Message
 
 from dragoman.errors import UserError
 
@@ -63,21 +62,15 @@ class Translated(BaseModel):
 
 async def parameters(kind: type[BaseModel], request: Request, max_chars: int) -> Any:
     """Return the parameters of the query string and the body; the body wins."""
-    received = bytearray()
-    async for part in request.stream():
-        received += part
-        if len(received) > MOST_BYTES:
-            raise HTTPException(413, f"Invalid request: the body exceeds {MOST_BYTES} bytes")
-
-    async def again() -> Message:
-        return {"type": "http.request", "body": bytes(received)}
-
+    received = await request.body()
+    if len(received) > MOST_BYTES:
+        raise HTTPException(413, f"Invalid request: the body exceeds {MOST_BYTES} bytes")
     fields, content_type = _texts(request.query_params), request.headers.get("content-type", "").lower()
     if content_type.startswith(JSON):
         body = _OBJECT.validate_json(received or b"{}")
         fields |= {name: value for name, value in body.items() if value is not None}
     elif content_type.startswith(MULTIPART):
-        fields |= _texts(await Request(request.scope, again).form())
+        fields |= _texts(await request.form())
     else:
         # Not by request.form(), which takes unescaped UTF-8 for Latin-1.
         fields |= _texts(QueryParams(received.decode("utf-8", "replace")))

@@ -66,11 +66,6 @@ def newest(run_dir: Path) -> Path | None:
     return last
 
 
-def step_of(path: Path) -> int:
-    """Return the number of optimizer steps before this checkpoint."""
-    return torch.load(path, weights_only=True, mmap=True, map_location="cpu")["global_step"]
-
-
 class Stopped(BaseException):  # like KeyboardInterrupt, so that `except Exception` does not catch it
     """Exception after a stop signal; `path` is the saved checkpoint, or None."""
 
@@ -199,8 +194,8 @@ class CheckpointCallback(Callback):
             old.unlink()
         if self.validation.best is not self.validation.history[-1]:
             return
-        texts = json.dumps(self.validation.translations(), ensure_ascii=False, indent=1)
-        files.write(self.run_dir / "validation.json", texts.encode("utf-8", "replace"))
+        rows = json.dumps({"translations": self.validation.translations()}, ensure_ascii=False, indent=1)
+        files.write(self.run_dir / "validation.json", rows.encode("utf-8", "replace"))
         c, data = self.config, self.data
         origin: dict[str, Any] = {"corpora": [corpus.label for corpus in c.data.corpora], "notes": data.notes}
         origin |= {"fingerprint": data.fingerprint, "train_pairs": data.train_size}

@@ -9,6 +9,7 @@ import math
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ def fit(config: Config) -> Path:
 def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: StopSignals) -> None:
     """Train until the end of the run, from the newest checkpoint if there is one."""
     saved = checkpoint.newest(run_dir)
-    step = checkpoint.step_of(saved) if saved else 0
+    step = torch.load(saved, weights_only=True, mmap=True, map_location="cpu")["global_step"] if saved else 0
     config, data, module = prepare(config, run_dir, metrics)
     if metrics.get("data", data.fingerprint) != data.fingerprint:
         raise UserError(f"{run_dir}: the data has changed since the run began. Choose another name (name=...)")
@@ -127,11 +128,9 @@ def resolve(config: Config) -> Config:
         metric = choose("trainer.metrics", name, METRICS)
         for direction in config.data.every_direction:
             metric(direction.tgt)  # raises UserError without the tokenizer of its language
-    scores, (score, _, part) = ["loss", *config.trainer.metrics, "exact"], config.training.monitor.partition("_")
-    check_choice("training.monitor", score, scores)
-    if part:
-        known = [*(corpus.part for corpus in config.data.corpora), *map(str, config.data.every_direction)]
-        check_choice("training.monitor", config.training.monitor, [score, *(f"{score}_{name}" for name in known)])
+    scores, parts = [*config.trainer.metrics, "exact"], [corpus.part for corpus in config.data.corpora]
+    of_parts = [f"{score}_{part}" for part in [*parts, *config.data.every_direction] for score in scores]
+    check_choice("training.monitor", config.training.monitor, ["loss", *scores, *of_parts])
     sizes: dict[str, Any] = {k: v for k, v in recipe.size("small").items() if getattr(config.model, k) is None}
     with torch.device("meta"):
         model = Transformer(dataclasses.replace(config.model, **sizes), src_vocab_size=8, tgt_vocab_size=8)
@@ -222,4 +221,6 @@ def preflight(config: Config) -> None:
             steps, end = min((config.trainer.max_steps or math.inf, "max_steps"), (by_time, "max_time"))
             print(f"a step: {seconds:.3f} seconds, {tokens:,.0f} target tokens, {progress.rate:,.0f} tokens/s")
             print(f"{steps:,.0f} steps until trainer.{end}: about {steps * seconds / 60:,.1f} minutes")
-            print(f"peak memory: {run.peak_memory(config.trainer.accelerator) / 1e9:.2f} GB")
+            on_gpu = config.trainer.accelerator == "gpu"
+            memory = torch.cuda.max_memory_allocated() if on_gpu else 1024 * getrusage(RUSAGE_SELF).ru_maxrss
+            print(f"peak memory: {memory / 1e9:.2f} GB")

@@ -53,7 +53,8 @@ def output_bias(data: TranslationData) -> Tensor:
         return torch.zeros(len(tokenizer))
     is_target = np.repeat(np.arange(len(ids)) % 2 == 1, np.diff(ids.offsets))
     seen = [ids.values[is_target], *tokenizer.encode_batch([pair.tgt for pair in data.validation])]
-    possible = [EOS, *tokenizer.byte_ids, *np.unique(np.concatenate(seen)).tolist()]
+    in_bytes = [i for i, piece in enumerate(tokenizer.pieces(range(len(tokenizer)))) if piece.startswith("<0x")]
+    possible = [EOS, *in_bytes, *np.unique(np.concatenate(seen)).tolist()]
     return torch.full((len(tokenizer),), IMPOSSIBLE).index_fill_(0, torch.tensor(possible), 0.0)
 
 

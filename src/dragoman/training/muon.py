@@ -1,7 +1,6 @@
 """Muon, an optimizer for matrices (https://kellerjordan.github.io/posts/muon)."""
 
 import math
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +29,7 @@ class Muon(torch.optim.AdamW):
         loss = None if closure is None else torch.enable_grad()(closure)()
         bad = getattr(self, "found_inf", torch.tensor(0.0))  # 1 if a gradient is not finite: the step is skipped
         group = self.param_groups[0]
-        rate, beta1, blocks = group["lr"] * (1 - bad), group["betas"][0], defaultdict(list)
+        rate, beta1 = group["lr"] * (1 - bad), group["betas"][0]
         for p in group["params"]:
             if p.grad is None:
                 continue
@@ -42,13 +41,10 @@ class Muon(torch.optim.AdamW):
             p.grad = None  # AdamW leaves p out
             # Transposed if wide. `weight` is a view, so p changes in place.
             weight, direction = (x if len(p) >= p.size(1) else x.mT for x in (p, direction))
-            blocks[math.gcd(len(weight), _ROWS), weight.size(1)].append((weight, direction))
-        for shape, pairs in blocks.items():
-            directions = [direction.reshape(-1, *shape) for _, direction in pairs]
-            updates = orthogonalize(torch.cat(directions).to(self.dtype)).split([len(each) for each in directions])
-            for (weight, _), update in zip(pairs, updates, strict=True):
-                weight *= 1 - rate * group["weight_decay"]
-                weight -= update.reshape(weight.shape) * (rate * 0.2 * math.sqrt(max(shape)))
+            shape = math.gcd(len(weight), _ROWS), weight.size(1)
+            update = orthogonalize(direction.reshape(-1, *shape).to(self.dtype)).reshape(weight.shape)
+            weight *= 1 - rate * group["weight_decay"]
+            weight -= update * (rate * 0.2 * math.sqrt(max(shape)))
         super().step()
         return loss
 

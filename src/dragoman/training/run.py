@@ -6,7 +6,6 @@ import logging
 import os
 import platform
 import re
-import resource
 import shlex
 import subprocess
 import warnings
@@ -21,7 +20,6 @@ import torch
 import yaml
 from filelock import FileLock, Timeout
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch import Trainer
 
 from dragoman import files
 from dragoman.config import Config
@@ -79,14 +77,6 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
             raise UserError(f"{run_dir}: the run began with other settings: {changes}. {hint}")
     files.write(saved, yaml.safe_dump(asdict(config), allow_unicode=True, sort_keys=False).encode())
     return record
-
-
-def gather(trainer: Trainer, value: Any) -> list[Any]:
-    """Return the values of all processes of a training, by rank."""
-    values = [value] * trainer.world_size
-    if trainer.world_size > 1:
-        torch.distributed.all_gather_object(values, value)
-    return values
 
 
 def quiet(run_dir: Path) -> None:
@@ -170,10 +160,3 @@ def configure_memory() -> None:
         LIBC.mallopt(m_mmap_max, 0)
         LIBC.mallopt(m_trim_threshold, 2**31 - 1)
         LIBC.mallopt(m_top_pad, 64 * 2**20)  # bytes that malloc takes from the system at a time
-
-
-def peak_memory(accelerator: str) -> int:
-    """Return the peak in bytes: of torch's tensors on a GPU, else of this process."""
-    if accelerator == "gpu":
-        return torch.cuda.max_memory_allocated()
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS would count bytes

@@ -10,7 +10,6 @@ beam hypothesis that reaches its maximum may differ from torch's. A hypothesis t
 
 import math
 import os
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -74,8 +73,7 @@ class CTranslate2Engine:
         There are scores if `scored`. `lines` is unused: there is no sampling.
         """
         check_choice("search.kind", search.kind, SEARCHES)
-        limit = self.positions - 1 if self.positions else sys.maxsize  # <BOS> has a position, too
-        caps = [min(search.max_length(len(source)), limit) for source in sources]
+        caps = [search.max_length(len(source), self.positions) for source in sources]
         width = search.beam_size if search.kind == "beam" else 1
         n_tokens = sum(len(source) + 1 for source in sources)
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)

@@ -4,7 +4,6 @@ The precision is the caller's: all computations follow torch.autocast where it i
 into evaluation mode.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -39,7 +38,6 @@ def translate_ids(
     done so far.
     """
     lines = range(len(sources)) if lines is None else lines
-    limit = (model.max_positions or sys.maxsize) - 1  # <BOS> has a position, too
     device = model.eval().projection.weight.device
     width = choose("search.kind", config.kind, SEARCHES).width(config)
     batches = length_batches([len(source) + 1 for source in sources], batch_tokens, rows_per=width)  # with <EOS>
@@ -51,7 +49,7 @@ def translate_ids(
     def translate(batch: list[int]) -> list[list[Hypothesis]]:
         inputs = collate([sources[i] for i in batch], [[]] * len(batch))
         padding = inputs.src_key_padding_mask
-        sentences = [Sentence(lines[i], min(config.max_length(len(sources[i])), limit)) for i in batch]
+        sentences = [Sentence(lines[i], config.max_length(len(sources[i]), model.max_positions)) for i in batch]
         # A thread has its own state. Unlike inference_mode, no_grad lets autocast cast each weight once.
         with torch.no_grad(), torch.autocast(device.type, autocast[1], enabled=autocast[0]):
             cache = model.begin(inputs.src.to(device), padding.to(device) if padding.any() else None)

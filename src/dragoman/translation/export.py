@@ -23,7 +23,7 @@ from dragoman import files
 from dragoman.bundle import MANIFEST, Bundle, entries
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.text import clean_text
-from dragoman.errors import UserError, check_choice
+from dragoman.errors import UserError
 from dragoman.model.attention import SCORES, Attention
 from dragoman.model.position import POSITIONS, T5, Rope
 from dragoman.model.transformer import IMPOSSIBLE, Transformer
@@ -32,7 +32,6 @@ from dragoman.special import BOS, EOS, UNK
 from dragoman.translation.ctranslate2 import FORMAT_VERSION, CTranslate2Engine, export_of, made_of
 from dragoman.translation.engine import log_probs, translate_ids
 
-QUANTIZATIONS = ("int8", "int16", "float32")
 SENTENCES = 100  # translated by both engines
 NEAR_TIE = 1e-4  # nats: at this difference or less, the engines may choose different pieces
 _LONGEST = 100  # ids of a verified sentence, without tag and <EOS>
@@ -55,10 +54,9 @@ def unsupported_by_ctranslate2(config: ModelConfig) -> str | None:
 def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: str = "int8") -> str:
     """Write the export, verify it on the first `sources`, and return a summary.
 
-    Random ids are used if there are fewer than 100 sources. Raises UserError if CTranslate2 does not support the model,
-    or if its translations differ from those of torch. In both cases an older export stays unchanged.
+    Random ids are used if there are fewer than 100 sources. `quantization`: int8, int16 or float32. Raises UserError if
+    CTranslate2 does not support the model, or translates unlike torch. In both cases an older export stays unchanged.
     """
-    check_choice("quantization", quantization, QUANTIZATIONS)
     # Before the weights are loaded: if they are replaced in between, the export is then recognised as stale.
     origin = made_of(folder)
     bundle = bundles.load(folder)

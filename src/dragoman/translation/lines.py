@@ -20,11 +20,6 @@ MAX_RATIO, GRACE = 3.0, 20  # of lengths; GRACE letters are added to the shorter
 # beginning of a word, because a search from every letter would take much longer.
 _LOOP = re.compile(r"(?<![a-z])(\w[^.!?。！？]{0,60}?\w)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
 _SOURCE_LOOP = re.compile(r"(\w.{0,60}?)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
-# Beginnings of the warnings.
-KINDS = (
-    "repetition", "not written in the script", "copy of the source", "source not written in the script",
-    "characters not seen", "unusual length",
-)  # fmt: skip
 MAX_NAME_WORDS = 3  # a name may stay as it is
 
 
@@ -135,11 +130,11 @@ def _candidate(
 
 
 def warnings(source: str, translation: str, direction: Direction, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield a message for each rule that applies; none for lines without words."""
+    """Yield `kind` or `kind: details` for each rule that applies; none without words."""
     if not _bare(source):
         return
     if (loop := _LOOP.search(translation)) and not _SOURCE_LOOP.search(source):
-        yield f"repetition of '{loop[1][:20]}'"
+        yield f"repetition: '{loop[1][:20]}'"
     # `reads` goes by the majority of the letters, and would accept an English line with one Chinese word.
     has_cjk = length(translation) > len(translation) and not reads(direction.tgt, "中")
     if has_cjk or not reads(direction.tgt, translation):
@@ -156,11 +151,6 @@ def warnings(source: str, translation: str, direction: Direction, tokenizer: Tok
     shorter, longer = sorted(map(length, (source, translation)))
     if longer > MAX_RATIO * (shorter + GRACE):
         yield "unusual length"
-
-
-def kind_of(message: str) -> str:
-    """Return the one of KINDS to which a message belongs."""
-    return next(filter(message.startswith, KINDS))
 
 
 def _bare(text: str) -> str:
