@@ -34,6 +34,13 @@ def model_of(device):
     return Transformer(config, src_vocab_size=VOCABULARY, tgt_vocab_size=VOCABULARY).to(device)
 
 
+def test_a_batch_is_copied_to_the_gpu_through_pinned_memory():
+    batch = collate([[5, 6], [8]], [[9], [4, 5]])
+    moved = batch.to("cuda")
+    assert moved.src.is_cuda
+    assert torch.equal(moved.src.cpu(), batch.src)
+
+
 def loss_and_gradients(device):
     """Loss per token of one batch, and the gradients, on the CPU."""
     model, batch = model_of(device), batch_of().to(device)

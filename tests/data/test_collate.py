@@ -1,6 +1,5 @@
 """Padded batches and the shift of the target."""
 
-import pytest
 import torch
 
 from dragoman.data.collate import collate
@@ -30,11 +29,3 @@ def test_few_shapes_pad_to_three_significant_bits() -> None:
 def test_empty_sentences_are_only_special_ids() -> None:
     batch = collate([[]], [[]])
     assert (batch.src.tolist(), batch.tgt_in.tolist(), batch.tgt_out.tolist()) == ([[EOS]], [[BOS]], [[EOS]])
-
-
-@pytest.mark.gpu
-def test_a_batch_is_copied_to_the_gpu_through_pinned_memory() -> None:
-    batch = collate([[5, 6], [8]], [[9], [4, 5]])
-    moved = batch.to("cuda")
-    assert moved.src.is_cuda
-    assert torch.equal(moved.src.cpu(), batch.src)
