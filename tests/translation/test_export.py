@@ -1,5 +1,6 @@
 """Export to CTranslate2: translations as in torch, or an error with the setting."""
 
+import copy
 import dataclasses
 import json
 import random
@@ -19,7 +20,7 @@ from dragoman.errors import UserError
 from dragoman.model.attention import SCORES
 from dragoman.model.layers import ACTIVATIONS, NORMALIZATIONS
 from dragoman.model.position import POSITIONS
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import IMPOSSIBLE, Transformer
 from dragoman.special import EOS
 from dragoman.translation import export
 from dragoman.translation.engine import translate_ids
@@ -70,6 +71,17 @@ def test_two_vocabularies_translate_as_in_torch(
     model = Transformer(config, src_vocab_size=600, tgt_vocab_size=len(tgt)).eval()
     changes = {"model": model, "model_config": config, "tgt_tokenizer": tgt, "directions": []}
     engine = engine_of(dataclasses.replace(golden, **changes), tmp_path / "b", ["晚安。", ""])
+    ours = translate_ids(model, sources(), SEARCH)
+    assert_same(model, sources(), ours, engine.translate(sources(), SEARCH))
+
+
+def test_the_export_leaves_out_impossible_pieces(
+    golden: Bundle, engine_of: Make, assert_same: Check, tmp_path: Path
+) -> None:
+    model = copy.deepcopy(golden.model)
+    model.projection.bias[300:] = IMPOSSIBLE
+    engine = engine_of(dataclasses.replace(golden, model=model), tmp_path / "b")
+    assert len(json.loads((tmp_path / "b" / "ctranslate2" / "target_vocabulary.json").read_text())) == 300
     ours = translate_ids(model, sources(), SEARCH)
     assert_same(model, sources(), ours, engine.translate(sources(), SEARCH))
 

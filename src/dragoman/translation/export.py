@@ -1,7 +1,7 @@
 """Export of a bundle to CTranslate2, into its folder ctranslate2/.
 
 Absolute positions are exported as a table of position encodings, long enough for the bundle's search settings. The
-pieces that are never produced (search/search.py) get a very low output bias.
+decoder has only the pieces that a translation can have; special ones (search/search.py, NEVER) get a very low bias.
 
 Verification: before the export is saved, CTranslate2 and torch translate 100 sentences by greedy search in float32.
 Two translations may differ only after a near tie: at the first piece that differs, torch's log-probs of the two pieces
@@ -121,7 +121,7 @@ def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) ->
     """Write CTranslate2's files: quantised model and vocabularies."""
     spec = specification(bundle.model, n_positions)
     src = bundle.src_tokenizer.pieces(range(len(bundle.src_tokenizer)))
-    tgt = bundle.tgt_tokenizer.pieces(range(len(bundle.tgt_tokenizer)))
+    tgt = bundle.tgt_tokenizer.pieces(_possible(bundle.model))
     spec.register_source_vocabulary(src)
     spec.register_target_vocabulary(tgt)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (tgt[i] for i in (UNK, BOS, EOS))
@@ -153,9 +153,10 @@ def specification(model: Transformer, n_positions: int) -> Any:
     decoder = specs.TransformerDecoderSpec(config.n_decoder_layers, config.n_heads, **shape)
     # Copies, because CTranslate2 quantises in place.
     encoder.embeddings[0].weight = model.src_embedding.table.weight.clone()
-    decoder.embeddings.weight = model.tgt_embedding.table.weight.clone()
-    decoder.projection.weight = model.projection.weight.clone()
-    decoder.projection.bias = model.projection.bias.clamp(min=IMPOSSIBLE)  # -inf in float16
+    rows = _possible(model)
+    decoder.embeddings.weight = model.tgt_embedding.table.weight[rows]
+    decoder.projection.weight = model.projection.weight[rows]
+    decoder.projection.bias = model.projection.bias[rows]
     decoder.projection.bias[list(NEVER)] = IMPOSSIBLE
     for spec, position, norm in (
         (encoder, model.encoder_position, model.encoder_norm),
@@ -179,6 +180,11 @@ def specification(model: Transformer, n_positions: int) -> Any:
         _linear(spec.ffn.linear_1, feed_forward.down)
         _norm(spec.ffn.layer_norm, norms[-1])
     return specs.TransformerSpec(encoder, decoder)
+
+
+def _possible(model: Transformer) -> list[int]:
+    """Return the special ids and those of the pieces that a translation can have."""
+    return [i for i, bias in enumerate(model.projection.bias.tolist()) if i <= EOS or bias > IMPOSSIBLE]
 
 
 def _attention(spec: Any, attention: Attention, norm: nn.Module) -> None:
