@@ -147,12 +147,12 @@ def warning_table(translate: Callable[[Iterable[str]], Iterable[Translation]], p
     }
     counts = {name: Counter[str]() for name in inputs}
     results = iter(translate(chain(*inputs.values())))
-    for of in counts.values():
+    for counter in counts.values():
         for result in islice(results, len(pairs)):
-            of.update({"any", *(text.partition(":")[0] for text in result.warnings)} if result.warnings else ())
+            counter.update({"any", *(text.partition(":")[0] for text in result.warnings)} if result.warnings else ())
     kinds = ["any", *sorted(set(chain(*counts.values())) - {"any"})]
     rows = [["input", *kinds], ["---", *("---:" for _ in kinds)]]
-    rows += [[name, *(f"{100 * of[kind] / len(pairs):.1f}" for kind in kinds)] for name, of in counts.items()]
+    rows += [[name, *(f"{100 * n[kind] / len(pairs):.1f}" for kind in kinds)] for name, n in counts.items()]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"Percentage of lines with a warning, for {len(pairs):,} sentences as they are, and damaged:\n\n{table}"
 

@@ -32,12 +32,10 @@ def write_run(folder: Path, bleus: tuple[float, ...] = (10.0, 25.0, 25.1), signa
     ]
     metrics = {"best": history[-1], "validations": history, "seconds": 1800, "step": 300, "skipped": 0, "notes": []}
     metrics |= {"recipe": {"model.dropout": 0.2345}, "data": "d", "machine": {"cpu": "a processor", "commit": "abc123"}}
-    names, texts = ("direction", "source", "references", "hypothesis"), [*GOOD[:7], HOSTILE, "I have."]
-    columns = zip(["zh_en"] * len(texts), SOURCES, [[text] for text in GOOD], texts, strict=True)
-    rows = [dict(zip(names, row, strict=True)) for row in columns]
+    texts = {"sources": SOURCES, "references": [[text] for text in GOOD], "hypotheses": [*GOOD[:7], HOSTILE, "I have."]}
     cleaning = {"train": {"read": 200_000, "kept": 190_000, "repaired": 5}}
     shutil.copytree(GOLDEN, folder / "bundle")
-    for name, content in {"metrics": metrics, "validation": {"translations": rows}, "cleaning": cleaning}.items():
+    for name, content in {"metrics": metrics, "validation": {"zh_en": texts}, "cleaning": cleaning}.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     config = Config(name=folder.name, training=TrainingConfig(lr=0.123))
     (folder / "config.yaml").write_text(yaml.safe_dump(dataclasses.asdict(config)))

@@ -79,7 +79,7 @@ def test_unusable_files_are_an_error(tmp_path: Path, lines: list[str], part: str
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not a run"):
+    with pytest.raises(UserError, match="not a run, or an older one"):
         testsets.of_run(tmp_path, "test", ZH_EN, ZH_EN)
 
 

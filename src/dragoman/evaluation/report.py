@@ -34,7 +34,10 @@ def read(run: Path) -> dict[str, Any]:
     metrics, config = read_json(run / "metrics.json"), yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     if not (best := metrics["best"]):
         raise UserError(f"{run}: no validation yet. Wait for the first one")
-    rows = read_json(run / "validation.json")["translations"]
+    rows = []
+    for direction, texts in read_json(run / "validation.json").items():
+        for source, references, hypothesis in zip(*texts.values(), strict=True):
+            rows.append({"direction": direction, "source": source, "references": references, "hypothesis": hypothesis})
     pairs: Any = [(row["source"], row["references"]) for row in rows]
     scores = {name: {"score": best[name], "signature": signature} for name, signature in best["signatures"].items()}
     tests: list[dict[str, Any]] = [{"name": "validation", "pairs": pairs, "scores": scores}]

@@ -25,7 +25,8 @@ def of_run(run: Path, split: str, direction: Direction, first: Direction) -> lis
     check_choice("--split", split, SPLITS[1:])
     path = run / f"{split}.pairs.json"
     if not path.is_file():
-        raise UserError(f"{run}: not a run (no {path.name}). Name a test set: --corpus, or --src and --ref")
+        hint = "Name a test set: --corpus, or --src and --ref"
+        raise UserError(f"{run}: not a run, or an older one (no {path.name}). {hint}")
     pairs = read_pairs(path)
     return _cleaned(pairs if direction == first else [pair.swapped() for pair in pairs], f"the {split} split of {run}")
 

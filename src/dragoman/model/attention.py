@@ -161,7 +161,7 @@ class Attention(nn.Module):
         q = self._heads(self.q(query))
         # Cross-attention projects the encoder's output at the first step only.
         if cache is not None and cache.length and not cache.grows:
-            return q, *cache.kept(), None
+            return q, *cache.kept, None
         k, v = map(self._heads, self.kv(key_value).chunk(2, dim=-1))
         past = 0 if cache is None else cache.length
         k_positions = torch.arange(past + key_value.size(1), device=query.device)

@@ -6,36 +6,29 @@ and those of the source, computed at the first step. A search re-orders and drop
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-
-_SPARE = 16  # tokens allocated in advance
 
 
 class KeyValues:
     """Keys and values of one attention, (N, H, T, d) each; (B, H, S, d) of a source."""
 
     def __init__(self, *, grows: bool) -> None:
-        self.grows, self.length = grows, 0
-        self.buffer = torch.empty(2, 0, 0, 0, 0)  # (2, N, H, T or more, d)
+        self.grows = grows
+        self.kept = torch.empty(2, 0, 0, 0, 0)  # (2, N, H, T, d): keys, values
 
-    def kept(self) -> tuple[Tensor, Tensor]:
-        """Return all keys and values so far, (N, H, T, d) each."""
-        k, v = self.buffer[:, :, :, : self.length]
-        return k, v
+    @property
+    def length(self) -> int:
+        """Number of tokens so far."""
+        return self.kept.size(3)
 
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, k: Tensor, v: Tensor) -> Tensor:
         """Add the keys and values of new tokens, (N, H, t, d) each; return all so far."""
-        start, self.length = self.length, self.length + k.size(2)
-        if not start:
-            self.buffer = k.new_empty(2, *k.shape[:2], 0, k.size(3))
-        if (missing := self.length - self.buffer.size(3)) > 0:
-            self.buffer = F.pad(self.buffer, (0, 0, 0, missing + (_SPARE if self.grows else 0)))
-        self.buffer[0, :, :, start : self.length], self.buffer[1, :, :, start : self.length] = k, v
-        return self.kept()
+        new = torch.stack((k, v))
+        self.kept = torch.cat((self.kept, new), dim=3) if self.length else new
+        return self.kept
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (n,), in this order; repeats are allowed."""
-        self.buffer = self.buffer.index_select(1, rows)
+        self.kept = self.kept.index_select(1, rows)
 
 
 class DecoderCache:
@@ -56,7 +49,7 @@ class DecoderCache:
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (n,), in this order; all k rows of a sentence stay or leave."""
-        k = self.layers[0][0].buffer.size(1) // len(self.memory)
+        k = self.layers[0][0].kept.size(1) // len(self.memory)
         sentences = rows[::k] // k
         for self_attention, _ in self.layers:
             self_attention.select(rows)

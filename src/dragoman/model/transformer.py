@@ -43,6 +43,11 @@ class Transformer(nn.Module):
         if config.tie != "none":  # Press & Wolf 2017
             self.projection.weight = self.tgt_embedding.table.weight
 
+    @property
+    def possible(self) -> Tensor:
+        """(V,) bool, True for the pieces that a translation can have."""
+        return self.projection.bias > IMPOSSIBLE
+
     def encode(self, src: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
         """src (B, S) ids, src_key_padding_mask (B, S) or None -> memory (B, S, D)."""
         positions = torch.arange(src.size(1), device=src.device)

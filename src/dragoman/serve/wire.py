@@ -62,8 +62,8 @@ class Translated(BaseModel):
 
 async def parameters(kind: type[BaseModel], request: Request, max_chars: int) -> Any:
     """Return the parameters of the query string and the body; the body wins."""
-    received = await request.body()
-    if len(received) > MOST_BYTES:
+    announced = int(request.headers.get("content-length", 0))
+    if announced > MOST_BYTES or len(received := await request.body()) > MOST_BYTES:
         raise HTTPException(413, f"Invalid request: the body exceeds {MOST_BYTES} bytes")
     fields, content_type = _texts(request.query_params), request.headers.get("content-type", "").lower()
     if content_type.startswith(JSON):

@@ -194,8 +194,8 @@ class CheckpointCallback(Callback):
             old.unlink()
         if self.validation.best is not self.validation.history[-1]:
             return
-        rows = json.dumps({"translations": self.validation.translations()}, ensure_ascii=False, indent=1)
-        files.write(self.run_dir / "validation.json", rows.encode("utf-8", "replace"))
+        texts = json.dumps(self.validation.translations(), ensure_ascii=False, indent=1)
+        files.write(self.run_dir / "validation.json", texts.encode("utf-8", "replace"))
         c, data = self.config, self.data
         origin: dict[str, Any] = {"corpora": [corpus.label for corpus in c.data.corpora], "notes": data.notes}
         origin |= {"fingerprint": data.fingerprint, "train_pairs": data.train_size}

@@ -222,5 +222,5 @@ def preflight(config: Config) -> None:
             print(f"a step: {seconds:.3f} seconds, {tokens:,.0f} target tokens, {progress.rate:,.0f} tokens/s")
             print(f"{steps:,.0f} steps until trainer.{end}: about {steps * seconds / 60:,.1f} minutes")
             on_gpu = config.trainer.accelerator == "gpu"
-            memory = torch.cuda.max_memory_allocated() if on_gpu else 1024 * getrusage(RUSAGE_SELF).ru_maxrss
+            memory = torch.cuda.max_memory_allocated() if on_gpu else 1024 * getrusage(RUSAGE_SELF).ru_maxrss  # KB
             print(f"peak memory: {memory / 1e9:.2f} GB")

@@ -171,7 +171,7 @@ class TranslationModule(LightningModule):
     @torch.inference_mode(False)
     def _possible(self) -> tuple[Tensor, Tensor]:
         """The pieces that a translation can have, and the place of each piece among them."""
-        possible = self.model.projection.bias == 0
+        possible = self.model.possible
         return possible.nonzero()[:, 0], possible.cumsum(0) - 1
 
     def _loss(

@@ -7,7 +7,6 @@ come from several corpora, there is also a score for each corpus, such as bleu_w
 
 import math
 from collections.abc import Sequence
-from itertools import cycle
 from statistics import fmean
 from typing import Any
 
@@ -87,11 +86,11 @@ class ValidationCallback(Callback):
         value = -math.inf if self.monitor == "loss" else sign * record[self.monitor]
         return value, -record["loss"] if math.isfinite(record["loss"]) else -math.inf
 
-    def translations(self) -> list[dict[str, Any]]:
-        """Return direction, source, references and hypothesis of the last validation."""
-        names, sources = ("direction", "source", "references", "hypothesis"), [pair.src for pair in self.pairs]
-        rows = zip(map(str, cycle(self.directions)), sources, self.references, self.hypotheses, strict=False)
-        return [dict(zip(names, row, strict=True)) for row in rows]
+    def translations(self) -> dict[str, dict[str, list[Any]]]:
+        """Return sources, references and hypotheses of the last validation, by direction."""
+        n, sources = len(self.directions), [pair.src for pair in self.pairs]
+        columns: Any = {"sources": sources, "references": self.references, "hypotheses": self.hypotheses}
+        return {str(to): {name: rows[i::n] for name, rows in columns.items()} for i, to in enumerate(self.directions)}
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         self.hypotheses = self._translate(trainer, pl_module.best_model)

@@ -130,7 +130,7 @@ def _candidate(
 
 
 def warnings(source: str, translation: str, direction: Direction, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield `kind` or `kind: details` for each rule that applies; none without words."""
+    """Yield `kind` or `kind: details` per matching rule; no words, no warnings."""
     if not _bare(source):
         return
     if (loop := _LOOP.search(translation)) and not _SOURCE_LOOP.search(source):

@@ -152,6 +152,7 @@ class Translator:
         """
         from dragoman.translation.engine import line_vectors
 
+        line_vectors(self.model, [], pooling)  # checks `pooling` before any input is read
         texts, tokenizer = list(lines), self.bundle.src_tokenizer
         tag = tokenizer.tag(self.direction(direction, "\n".join(texts[:WINDOW])).tgt)
         split = (sentences(text.strip(), tokenizer, tag, self.longest) for text in texts)
