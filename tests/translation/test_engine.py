@@ -86,7 +86,7 @@ def test_threads_compute_as_the_caller_would(two_threads: None) -> None:
     assert ids(results) == ids(translate_ids(model, sources, SEARCHES[0], batch_tokens=60))
     torch.set_num_threads(2)
     model.decoder_norm.register_forward_pre_hook(lambda _, args: dtypes.add(args[0].requires_grad))
-    model.projection.register_forward_hook(lambda *args: dtypes.add(args[2].dtype))
+    model.decoder[0].cross_attention.out.register_forward_hook(lambda *args: dtypes.add(args[2].dtype))
     with torch.autocast("cpu", torch.bfloat16):
         translate_ids(model, sources, SEARCHES[0], batch_tokens=60)
     assert dtypes == {False, torch.bfloat16}

@@ -92,9 +92,7 @@ def clean_text(text: str) -> str:
     if _ANY_DEFECT.search(text):
         for pattern, replacement in _PATTERNS.items():
             text = pattern.sub(replacement, text)
-    if not unicodedata.is_normalized("NFC", text):
-        text = unicodedata.normalize("NFC", text)
-    return " ".join(text.split())
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def lines(path: Path, opened: IO[bytes] | None = None) -> Iterator[str]:

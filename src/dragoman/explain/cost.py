@@ -50,7 +50,7 @@ def count_flops(model: Transformer, rows: Any, src: Any, tgt: Any, tokens: Any) 
     forward = {
         part: rows * (2 * n[part] * positions + 4 * pairs * c.d_model) for part, (positions, pairs) in layout.items()
     }
-    forward["projection"] = 2 * int(model.possible.sum()) * c.d_model * tokens
+    forward["projection"] = 2 * len(model.possible) * c.d_model * tokens
     return {part: 3 * operations for part, operations in forward.items()}
 
 

@@ -9,6 +9,7 @@ from dragoman.model.attention import padding_attn_mask
 from dragoman.model.cache import DecoderCache
 from dragoman.model.layers import DecoderLayer, Dropout, Embedding, EncoderLayer, normalization
 from dragoman.model.position import POSITIONS
+from dragoman.special import EOS
 
 IMPOSSIBLE = -1e9  # added to a logit; finite, so that averages of weights stay finite
 
@@ -45,8 +46,10 @@ class Transformer(nn.Module):
 
     @property
     def possible(self) -> Tensor:
-        """(V,) bool, True for the pieces that a translation can have."""
-        return self.projection.bias > IMPOSSIBLE
+        """(n,) ids, ascending: the special ones, and pieces that a translation can have."""
+        possible = self.projection.bias > IMPOSSIBLE
+        possible[: EOS + 1] = True
+        return possible.nonzero()[:, 0]
 
     def encode(self, src: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
         """src (B, S) ids, src_key_padding_mask (B, S) or None -> memory (B, S, D)."""

@@ -45,8 +45,8 @@ def adapted(config: Config) -> Config:
 def output_bias(data: TranslationData) -> Tensor:
     """Return (V,) 0 for each piece that translations can have, else IMPOSSIBLE.
 
-    In a joint vocabulary many pieces occur in sources only; leaving them out makes the softmax faster. Bytes always
-    stay possible; with both directions or subword sampling, all pieces do.
+    In a joint vocabulary many pieces occur in sources only; leaving them out makes the softmax faster. Special ids and
+    bytes stay possible; with both directions or subword sampling, all pieces do.
     """
     tokenizer, ids = data.tgt_tokenizer, data.train_ids
     if len(data.directions) > 1 or data.config.tokenizer.sampling:
@@ -54,7 +54,7 @@ def output_bias(data: TranslationData) -> Tensor:
     is_target = np.repeat(np.arange(len(ids)) % 2 == 1, np.diff(ids.offsets))
     seen = [ids.values[is_target], *tokenizer.encode_batch([pair.tgt for pair in data.validation])]
     in_bytes = [i for i, piece in enumerate(tokenizer.pieces(range(len(tokenizer)))) if piece.startswith("<0x")]
-    possible = [EOS, *in_bytes, *np.unique(np.concatenate(seen)).tolist()]
+    possible = [*range(EOS + 1), *in_bytes, *np.unique(np.concatenate(seen)).tolist()]
     return torch.full((len(tokenizer),), IMPOSSIBLE).index_fill_(0, torch.tensor(possible), 0.0)
 
 

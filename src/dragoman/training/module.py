@@ -40,9 +40,7 @@ SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
 OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], TrainingConfig, str], Optimizer]] = {
     "adamw": lambda groups, c, precision: torch.optim.AdamW(groups, **_adam(c, precision)),
     "muon": lambda groups, c, precision: Muon(groups, bf16=precision == "bf16-mixed", **_adam(c, precision)),
-    "sgd": lambda groups, c, precision: torch.optim.SGD(
-        groups, lr=c.lr, momentum=c.beta1, fused=precision != "16-mixed"
-    ),
+    "sgd": lambda groups, c, _: torch.optim.SGD(groups, lr=c.lr, momentum=c.beta1),
     "adafactor": lambda groups, c, _: torch.optim.Adafactor(groups, lr=c.lr),
 }
 
@@ -169,18 +167,16 @@ class TranslationModule(LightningModule):
 
     @cached_property
     @torch.inference_mode(False)
-    def _possible(self) -> tuple[Tensor, Tensor]:
-        """The pieces that a translation can have, and the place of each piece among them."""
-        possible = self.model.possible
-        return possible.nonzero()[:, 0], possible.cumsum(0) - 1
+    def _possible(self) -> Tensor:
+        return self.model.possible
 
     def _loss(
         self, output: tuple[Tensor, Tensor], model: Transformer, label_smoothing: float = 0.0
     ) -> tuple[Tensor, Tensor]:
         """Return `projected_loss` of the states and targets, over possible pieces only."""
-        (states, targets), (pieces, places), weight = output, self._possible, model.projection.weight
+        (states, targets), pieces, weight = output, self._possible, model.projection.weight
         if len(pieces) < len(weight):
-            weight, targets = weight.index_select(0, pieces), places[targets]
+            weight, targets = weight.index_select(0, pieces), torch.searchsorted(pieces, targets)
         return projected_loss(states, weight, targets, label_smoothing=label_smoothing)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

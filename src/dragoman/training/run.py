@@ -30,6 +30,7 @@ MAY_CHANGE = {
     "trainer.max_steps", "trainer.max_time", "trainer.log_every", "trainer.loggers", "trainer.validate_every",
     "trainer.samples", "trainer.save_minutes", "data.workers", "data.root", "data.cache", "run_dir",
 }  # fmt: skip
+CPUINFO = Path("/proc/cpuinfo").read_text(errors="replace") if os.path.exists("/proc/cpuinfo") else ""
 LIBC = ctypes.CDLL(None)  # glibc on Linux
 LOCK_SECONDS = 12.0  # worker processes of a killed run hold its lock until they exit
 
@@ -123,17 +124,12 @@ def precision_for(choice: str, accelerator: str) -> str:
 
 def cpu_has_bf16() -> bool:
     """Whether this CPU has bf16 products (AMX, AVX512-BF16); else fp32 is faster."""
-    return not {"amx_bf16", "avx512_bf16"}.isdisjoint(_cpuinfo().split())
-
-
-def _cpuinfo() -> str:
-    path = Path("/proc/cpuinfo")
-    return path.read_text(errors="replace") if path.exists() else ""
+    return not {"amx_bf16", "avx512_bf16"}.isdisjoint(CPUINFO.split())
 
 
 def provenance() -> dict[str, str]:
     """Describe the hardware, the versions and the commit that a run is made with."""
-    model = re.search(r"^model name\s*: (.*)", _cpuinfo(), re.MULTILINE)
+    model = re.search(r"^model name\s*: (.*)", CPUINFO, re.MULTILINE)
     versions = [f"{name} {version(name)}" for name in ("dragoman", "torch", "lightning", "sentencepiece", "sacrebleu")]
     root = Path(__file__).parents[3]
     git = ["git", f"--git-dir={root}/.git", f"--work-tree={root}", "describe", "--always", "--dirty"]

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dragoman.config import SearchConfig
 from dragoman.data.collate import collate, length_batches
 from dragoman.errors import UserError, choose
+from dragoman.model.cache import DecoderCache
 from dragoman.model.pooling import POOLINGS
 from dragoman.model.transformer import Transformer
 from dragoman.search import Hypothesis, Sentence
@@ -45,6 +47,13 @@ def translate_ids(
     n_threads = torch.get_num_threads()
     n_workers = max(1, min(n_threads, len(batches), _MOST_WORKERS)) if device.type == "cpu" else 1
     autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+    # Only the pieces that a translation can have. A parameter, because autocast casts other tensors at each step.
+    ids = model.possible
+    weight, bias = (nn.Parameter(x[ids]) for x in model.projection.parameters())
+
+    def step(tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
+        states = model.decode(ids[tokens], cache.memory, cache.memory_key_padding_mask, cache=cache)
+        return F.linear(states[:, -1], weight, bias), cache
 
     def translate(batch: list[int]) -> list[list[Hypothesis]]:
         inputs = collate([sources[i] for i in batch], [[]] * len(batch))
@@ -53,7 +62,8 @@ def translate_ids(
         # A thread has its own state. Unlike inference_mode, no_grad lets autocast cast each weight once.
         with torch.no_grad(), torch.autocast(device.type, autocast[1], enabled=autocast[0]):
             cache = model.begin(inputs.src.to(device), padding.to(device) if padding.any() else None)
-            return search(model.step, cache, sentences, config)
+            found = search(step, cache, sentences, config)
+        return [[each._replace(ids=ids[each.ids].tolist()) for each in hypotheses] for hypotheses in found]
 
     results: dict[int, list[Hypothesis]] = {}
     torch.set_num_threads(n_threads // n_workers)

@@ -121,7 +121,7 @@ def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) ->
     """Write CTranslate2's files: quantised model and vocabularies."""
     spec = specification(bundle.model, n_positions)
     src = bundle.src_tokenizer.pieces(range(len(bundle.src_tokenizer)))
-    tgt = bundle.tgt_tokenizer.pieces(_decoder_ids(bundle.model))
+    tgt = bundle.tgt_tokenizer.pieces(bundle.model.possible)
     spec.register_source_vocabulary(src)
     spec.register_target_vocabulary(tgt)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (tgt[i] for i in (UNK, BOS, EOS))
@@ -153,7 +153,7 @@ def specification(model: Transformer, n_positions: int) -> Any:
     decoder = specs.TransformerDecoderSpec(config.n_decoder_layers, config.n_heads, **shape)
     # Copies, because CTranslate2 quantises in place.
     encoder.embeddings[0].weight = model.src_embedding.table.weight.clone()
-    rows = _decoder_ids(model)
+    rows = model.possible
     decoder.embeddings.weight = model.tgt_embedding.table.weight[rows]
     decoder.projection.weight = model.projection.weight[rows]
     decoder.projection.bias = model.projection.bias[rows]
@@ -180,11 +180,6 @@ def specification(model: Transformer, n_positions: int) -> Any:
         _linear(spec.ffn.linear_1, feed_forward.down)
         _norm(spec.ffn.layer_norm, norms[-1])
     return specs.TransformerSpec(encoder, decoder)
-
-
-def _decoder_ids(model: Transformer) -> list[int]:
-    """Return the special ids, and those of the possible pieces."""
-    return [i for i, possible in enumerate(model.possible.tolist()) if i <= EOS or possible]
 
 
 def _attention(spec: Any, attention: Attention, norm: nn.Module) -> None:
