@@ -47,8 +47,8 @@ def translate_ids(
     n_threads = torch.get_num_threads()
     n_workers = max(1, min(n_threads, len(batches), _MOST_WORKERS)) if device.type == "cpu" else 1
     autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
-    # Only the pieces that a translation can have. A parameter, because autocast casts other tensors at each step; by
-    # columns, because in fp32 a CPU then multiplies a few rows in less time.
+    # `weight` holds only the pieces that a translation can have. Autocast would cast a plain tensor at each step. In
+    # fp32 a CPU multiplies a few rows in less time by a matrix that is stored by columns.
     ids = model.possible
     kept, bias = (x[ids] for x in model.projection.parameters())
     weight = nn.Parameter(kept if autocast[0] else kept.T.contiguous().T)
