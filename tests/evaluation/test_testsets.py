@@ -42,10 +42,12 @@ def test_a_corpus_brings_its_references(corpus: CorpusConfig) -> None:
 
 
 def test_a_tsv_without_a_header_serves_both_directions(tmp_path: Path) -> None:
-    config = CorpusConfig(path=str(write(tmp_path / "my.tsv", *map("\t".join, PAIRS))))
+    # As in training, entities become characters, and a pair with an empty side is dropped.
+    rows = [*map("\t".join, PAIRS), "你&amp;我\tyou &amp; me", "\tHello"]
+    config = CorpusConfig(path=str(write(tmp_path / "my.tsv", *rows)))
     forwards, backwards = (testsets.of_corpus(config, "test", way, ZH_EN, None) for way in (ZH_EN, EN_ZH))
-    assert [(pair.src, pair.tgt) for pair in forwards] == PAIRS
-    assert [(pair.tgt, pair.src) for pair in backwards] == PAIRS
+    assert [(pair.src, pair.tgt) for pair in forwards] == [*PAIRS, ("你&我", "you & me")]
+    assert [(pair.tgt, pair.src) for pair in backwards] == [*PAIRS, ("你&我", "you & me")]
 
 
 def test_a_set_is_converted_to_the_other_script(corpus: CorpusConfig) -> None:

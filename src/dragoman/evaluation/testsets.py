@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from dragoman.config import CorpusConfig
+from dragoman.config import CorpusConfig, DataConfig
+from dragoman.data.cleaning import Cleaner
 from dragoman.data.prepare import read_pairs
-from dragoman.data.readers import find
+from dragoman.data.readers import Rows, find
 from dragoman.data.text import SPLITS, Pair, check_aligned, clean_text, lines
 from dragoman.errors import UserError, check_choice
 from dragoman.languages import Direction
@@ -32,19 +33,17 @@ def of_run(run: Path, split: str, direction: Direction, first: Direction) -> lis
 
 
 def of_corpus(config: CorpusConfig, split: str, direction: Direction, first: Direction, root: str | None) -> list[Pair]:
-    """A split of a corpus: a file, a folder, or a hub dataset.
+    """A split of a corpus (file, folder or hub dataset), cleaned as in training.
 
     `first` is the model's first direction, which names the columns of a TSV without a header, as in training.
     """
     splits = find(replace(config, split=split), first.src, first.tgt, root).open()
     if split not in splits:
         raise UserError(f"{config.label}: no split '{split}' (found {', '.join(splits)})")
-    pairs = []
+    cleaner, pairs = Cleaner(DataConfig(src=direction.src, tgt=direction.tgt)), list[Pair]()
     for rows in splits[split]:
         sides = (rows.src, rows.tgt) if direction == first else (rows.tgt, rows.src)
-        for src, tgt, references in zip(*sides, rows.references or [[]] * len(rows.src), strict=True):
-            # References that do not hold the target belong to the other direction.
-            pairs.append(Pair(src, tgt, tuple(references) if tgt in references else ()))
+        pairs += cleaner.clean(Rows(*sides, rows.references), "test")
     return _cleaned(pairs, config.label)
 
 
