@@ -125,7 +125,7 @@ def test_special_ids_are_written_in_one_place() -> None:
 
 
 BUDGETS = {
-    "package": (MODULES, 8_689),
+    "package": (MODULES, 8_650),
     "model and search": ([path for path in MODULES if path.parent.name in ("model", "search")], 1_150),
     "scripts": (list((ROOT / "scripts").rglob("*.py")), 3_500),
     "tests": (list((ROOT / "tests").rglob("*.py")), 11_000),

@@ -52,7 +52,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     lines = Path(settings.source).read_text(encoding="utf-8").splitlines()[: settings.sentences]
     info = bundles.load_info(settings.bundle)
     engine = load(settings, info)
-    probe = lines[:64] if settings.batch > 1 else lines[:8]
+    probe = lines[: 64 * settings.threads] if settings.batch > 1 else lines[:8]
     for _ in range(2):  # the first time warms up
         start = time.perf_counter()
         translate(engine, info, probe, settings)

@@ -1,7 +1,7 @@
 """Growth of cost: python scripts/bench/scale.py [--only length size batch corpus]
 
 One thing grows at a time: the length of sentences, the size of the model, the tokens of a batch, the pairs of a corpus,
-prepared from nothing with one and two processes. Each measurement is a process of its own, on the CPU and in fp32. No
+prepared from nothing. Each measurement is a process of its own, on the CPU and in fp32. No
 cost of training should grow faster than the operations that explain/cost.py counts.
 """
 
@@ -39,7 +39,7 @@ SWEEPS: dict[str, list[Record]] = {
     "length": [{"size": "small", "length": n, "tokens": 4096} for n in (16, 32, 64, 128, 256, 512)],
     "size": [{"size": size, "length": 32, "tokens": 1024} for size in ("tiny", "small", "base", "big")],
     "batch": [{"size": "small", "length": 32, "tokens": n} for n in (256, 512, 1024, 2048, 4096, 8192)],
-    "corpus": [{"chunks": n, "workers": workers} for n in (1, 10, None) for workers in (1, 2)],  # of 10,000 pairs
+    "corpus": [{"chunks": n} for n in (1, 10, None)],  # of 10,000 pairs
 }
 
 
@@ -64,18 +64,17 @@ def text(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def prepare(corpus: str, chunks: int | None, workers: int) -> Record:
+def prepare(corpus: str, chunks: int | None) -> Record:
     """Prepare the first chunks of a corpus in a temporary folder, and read batches."""
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
         path = Path(folder) / "train.parquet"
         with ParquetWriter(path, pa.schema({"zh": pa.string(), "en": pa.string()})) as writer:
             for rows in islice(find(CorpusConfig(path=corpus), "zh", "en").open()["train"], chunks):
                 writer.write_table(pa.table({"zh": rows.src, "en": rows.tgt}))
-        settings = [f"data.corpora=[{{path: {path}}}]", f"data.workers={workers}", f"data.cache={folder}/cache"]
-        config = compose(["recipe=none", *settings]).data
-        before, start = peak_mb(children=True), time.perf_counter()
+        config = compose(["recipe=none", f"data.corpora=[{{path: {path}}}]", f"data.cache={folder}/cache"]).data
+        before, start = peak_mb(), time.perf_counter()
         data = TranslationData(config, Path(folder), seed=1)
-        seconds, memory = time.perf_counter() - start, peak_mb(children=True) - before
+        seconds, memory = time.perf_counter() - start, peak_mb() - before
         sizes = [path.stat().st_size for path in Path(config.cache).rglob("*") if path.is_file()]
         stream = iter(data.train_dataloader())
         next(stream)
@@ -84,7 +83,6 @@ def prepare(corpus: str, chunks: int | None, workers: int) -> Record:
             batch = next(stream)
             n_tokens += int(batch.src_key_padding_mask.logical_not().sum()) + batch.n_tokens
     return {
-        "processes": workers,
         "pairs": data.train_size,
         "preparing, s": seconds,
         "memory for it, MB": memory,

@@ -32,10 +32,9 @@ def phrasebook(split: str) -> list[dict[str, str]]:
     return [json.loads(line)["translation"] for line in lines(path)]
 
 
-def peak_mb(children: bool = False) -> int:
-    """Peak memory in MB of this process, and of its largest child if `children`."""
-    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)[: 1 + children]
-    return sum(resource.getrusage(one).ru_maxrss for one in whose) // 1024  # macOS would count bytes
+def peak_mb() -> int:
+    """Peak memory of this process, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024  # macOS would count bytes
 
 
 def measure_missing(folder: Path, names: Iterable[str], measure: Callable[[str], Record]) -> dict[str, Record]:

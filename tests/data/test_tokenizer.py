@@ -100,7 +100,7 @@ def test_equal_seeds_sample_equally_in_another_process(trained: dict) -> None:
 
 def test_a_batch_is_encoded_like_its_sentences(trained: dict) -> None:
     for tokenizer in trained.values():
-        assert tokenizer.encode_batch(SENTENCES, threads=3) == [tokenizer.encode(text) for text in SENTENCES]
+        assert tokenizer.encode_batch(SENTENCES) == [tokenizer.encode(text) for text in SENTENCES]
 
 
 def test_training_twice_gives_the_same_model(tmp_path: Path) -> None:

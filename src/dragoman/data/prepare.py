@@ -7,18 +7,13 @@ same data reuses it. A run records in data.json which corpora it found, and resu
 import hashlib
 import json
 import os
-import signal
 import sys
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain, compress, islice
-from multiprocessing import get_context, parent_process
+from itertools import chain, compress
 from pathlib import Path
-from threading import Thread
-from typing import TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -33,14 +28,10 @@ from dragoman.data.text import SPLITS, SYNTHETIC, Pair
 from dragoman.data.tokenizer import KINDS, Tokenizer, suitable_size
 from dragoman.errors import UserError, check_choice
 
-Chunk = TypeVar("Chunk")
-Result = TypeVar("Result")
 # Version of the cache; increase it with every change of the code that writes the folders.
 FORMAT = 13
 # Pairs that are encoded at a time.
 _CHUNK = 20_000
-# The first chunks are done without processes: for a small corpus, starting them takes longer than the work.
-ALONE = 10
 # Maximum pairs that train a tokenizer. The seed does not depend on the run, so runs share tokenizers.
 _SAMPLE, _SAMPLE_SEED = 100_000, 1
 # A training pair: the index of its corpus, whether it is the previous pair in the other script, whether its source is
@@ -139,28 +130,6 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
     return corpora, notes
 
 
-def in_order(function: Callable[[Chunk], Result], chunks: Iterable[Chunk], workers: int) -> Iterator[Result]:
-    """Yield the result of each chunk, with few chunks in memory at a time.
-
-    `workers` is the number of processes; 0 means as many as cores, at most eight. It does not change the results.
-    """
-    workers, remaining = workers or min(os.cpu_count() or 1, 8), iter(chunks)
-    yield from map(function, islice(remaining, None if workers == 1 else ALONE))
-    # The pool starts with its first chunk. A forked process could inherit a lock that is held, and hang.
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
-        submitted = (pool.submit(function, chunk) for chunk in remaining)
-        waiting = deque(islice(submitted, 2 * workers))
-        while waiting:
-            yield waiting.popleft().result()
-            waiting.extend(islice(submitted, 1))
-
-
-def _start() -> None:
-    """Make a worker process ignore Ctrl-C, and end with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=lambda: (parent_process().join(), os._exit(1)), daemon=True).start()  # type: ignore[union-attr]
-
-
 def _names(corpora: list[Corpus], config: DataConfig) -> list[str]:
     """Return the names of the corpora in scores: short, or the path if that is taken."""
     taken = [*(corpus.config.part for corpus in corpora), *map(str, config.every_direction)]
@@ -180,13 +149,18 @@ def _write(folder: Path, corpora: list[Corpus], config: DataConfig) -> None:
     texts = Ragged(folder / "texts")
     if not config.tokenizer.models:
         _train_tokenizers(folder, texts, pairs, config)
-    encode = partial(_encode, config.max_length, _tokenizers(config, folder), texts)
-    chunks, kept = np.split(pairs, range(_CHUNK, len(pairs), _CHUNK)), []
+    tokenizers, kept = _tokenizers(config, folder), list[np.ndarray]()
+    # The smallest integer type that holds every id.
+    id_type = np.min_scalar_type(max(map(len, tokenizers)) - 1)
+    chunks = np.split(pairs, range(_CHUNK, len(pairs), _CHUNK))
     with ragged_writer(folder / "train") as append:
-        results = in_order(encode, chunks, config.workers)
-        for short, values, lengths in track(results, "encoding", len(chunks), disable=not sys.stdout.isatty()):
-            kept.append(short)
-            append(values.data, lengths)
+        for chunk in track(chunks, "encoding", disable=not sys.stdout.isatty()):
+            sides = (t.encode_batch(texts.texts(2 * chunk + side)) for side, t in enumerate(tokenizers))
+            rows = list(zip(*sides, strict=True))
+            is_short = np.array([max(map(len, row)) <= config.max_length for row in rows])
+            ids = list(chain.from_iterable(compress(rows, is_short)))
+            kept.append(chunk[is_short])
+            append(np.fromiter(chain.from_iterable(ids), id_type).data, list(map(len, ids)))
     short = np.concatenate(kept)
     report["train"] += Counter({TOO_LONG: len(pairs) - len(short), "kept": len(short)})
     np.save(folder / "corpus.npy", corpus_of[short])
@@ -208,12 +182,11 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
         for index, rows in _rows(corpora, split):
             pairs += [pair._replace(corpus=parts[index]) for pair in cleaner.clean(rows, split)]
     tables = [np.empty(0, _PAIR)]
-    chunks = in_order(partial(_clean, config), _rows(corpora, "train"), config.workers)
     with ragged_writer(folder / "texts") as append:
-        for table, sentences, counts in track(chunks, "cleaning", disable=not sys.stdout.isatty()):
+        for index, rows in track(_rows(corpora, "train"), "cleaning", disable=not sys.stdout.isatty()):
+            table, sentences = _clean(cleaner, index, rows)
             append(b"".join(sentences), list(map(len, sentences)))
             tables.append(table)
-            report["train"].update(counts)
     train = np.concatenate(tables)
     own = np.flatnonzero(~train["form"])
     given = [(cleaner.fold(pair.src), text) for pair in chain(*held_out.values()) for text in pair.references]
@@ -240,16 +213,15 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
     return kept, train["corpus"], report
 
 
-def _clean(config: DataConfig, chunk: tuple[int, Rows]) -> tuple[np.ndarray, list[bytes], Counter[str]]:
-    """Return a chunk as a table of _PAIR, its sentences, and the counts."""
-    cleaner, (corpus, rows) = Cleaner(config), chunk
+def _clean(cleaner: Cleaner, corpus: int, rows: Rows) -> tuple[np.ndarray, list[bytes]]:
+    """Return the training pairs to keep as a table of _PAIR, and their sentences."""
     every = ((pair, form) for pair in cleaner.clean(rows, "train") for form in cleaner.forms(pair.src))
     pairs = [(src, pair.tgt, src != pair.src) for pair, src in every]
     table = np.zeros(len(pairs), _PAIR)
     table["corpus"], table["form"] = corpus, [is_form for _, _, is_form in pairs]
     table["synthetic"] = [src.startswith(SYNTHETIC) for src, _, _ in pairs]
     table["src"], table["tgt"] = hashes((cleaner.fold(src), tgt) for src, tgt, _ in pairs)
-    return table, [text.encode() for src, tgt, _ in pairs for text in (src, tgt)], cleaner.report["train"]
+    return table, [text.encode() for src, tgt, _ in pairs for text in (src, tgt)]
 
 
 def _train_tokenizers(folder: Path, texts: Ragged, pairs: np.ndarray, config: DataConfig) -> None:
@@ -275,18 +247,3 @@ def _tokenizers(config: DataConfig, ids: Path) -> tuple[Tokenizer, Tokenizer]:
     """Return the source and target tokenizers; a joint tokenizer appears twice."""
     paths = config.tokenizer.models or [str(ids / f"{name}.model") for name in _vocabularies(config)]
     return Tokenizer(Path(paths[0])), Tokenizer(Path(paths[-1]))
-
-
-def _encode(
-    max_length: int, tokenizers: Sequence[Tokenizer], texts: Ragged, pairs: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Return the pairs that are short enough, their ids and the lengths of sides."""
-    # One thread in each of several processes; else -1, a thread for each core.
-    threads = 1 if parent_process() else -1
-    sides = (t.encode_batch(texts.texts(2 * pairs + side), threads) for side, t in enumerate(tokenizers))
-    rows = list(zip(*sides, strict=True))
-    short = np.array([max(map(len, row)) <= max_length for row in rows])
-    ids = list(chain.from_iterable(compress(rows, short)))
-    # The smallest integer type that holds every id.
-    id_type = np.min_scalar_type(max(map(len, tokenizers)) - 1)
-    return pairs[short], np.fromiter(chain.from_iterable(ids), id_type), list(map(len, ids))

@@ -115,9 +115,9 @@ class Tokenizer:
         """Return the ids of one clean sentence, without special ids."""
         return self._model.encode(text)
 
-    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """Return the ids of each sentence."""
-        return self._model.encode(list(texts), num_threads=threads)
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each sentence, encoded by a thread for each core."""
+        return self._model.encode(list(texts), num_threads=-1)
 
     def sample(self, text: str, *, alpha: float, seed: int) -> list[int]:
         """Return the ids of a random tokenisation, which depends on the seed alone.
