@@ -172,7 +172,7 @@ def test_costs_of_a_corpus_are_measured(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(scale, "SECONDS", 0.0)
     lines = [f"第{n}个人在家。\tPerson {n} is at home.\n" for n in range(200)]
     (tmp_path / "train.tsv").write_text("zh\ten\n" + "".join(lines), encoding="utf-8")
-    record = scale.prepare(str(tmp_path / "train.tsv"), chunks=1, workers=0)
+    record = scale.prepare(str(tmp_path / "train.tsv"), chunks=1)
     assert record["pairs"] > 100
     assert record["cache, MB"] > 0
 
