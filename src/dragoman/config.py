@@ -121,7 +121,7 @@ class DataConfig(Section, prefix="data."):
     test_size: int = number(1000, 0)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     max_tokens: AutoInt = 4096  # per batch: the larger of rows x longest source and rows x longest target
-    workers: int = number(0, 0)  # processes that make batches; 0: the training itself makes them
+    workers: int = number(0, 0)  # processes that make batches; 0: the main process makes them
     cache: str = "data/cache"
 
     def __post_init__(self) -> None:

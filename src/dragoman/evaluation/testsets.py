@@ -29,7 +29,7 @@ def of_run(run: Path, split: str, direction: Direction, first: Direction) -> lis
         hint = "Name a test set: --corpus, or --src and --ref"
         raise UserError(f"{run}: not a run, or an older one (no {path.name}). {hint}")
     pairs = read_pairs(path)
-    return _cleaned(pairs if direction == first else [pair.swapped() for pair in pairs], f"the {split} split of {run}")
+    return _checked(pairs if direction == first else [pair.swapped() for pair in pairs], f"the {split} split of {run}")
 
 
 def of_corpus(config: CorpusConfig, split: str, direction: Direction, first: Direction, root: str | None) -> list[Pair]:
@@ -44,7 +44,7 @@ def of_corpus(config: CorpusConfig, split: str, direction: Direction, first: Dir
     for rows in splits[split]:
         sides = (rows.src, rows.tgt) if direction == first else (rows.tgt, rows.src)
         pairs += cleaner.clean(Rows(*sides, rows.references), "test")
-    return _cleaned(pairs, config.label)
+    return _checked(pairs, config.label)
 
 
 def of_files(src: Path, references: Sequence[Path]) -> list[Pair]:
@@ -54,18 +54,16 @@ def of_files(src: Path, references: Sequence[Path]) -> list[Pair]:
     """
     for reference in references:
         check_aligned(src, reference)
-    columns = zip(*map(lines, (src, *references)), strict=True)
-    pairs = [Pair(text, first, (first, *filter(str.strip, others))) for text, first, *others in columns]
-    return _cleaned(pairs, str(src))
+    columns = zip(*(map(clean_text, lines(path)) for path in (src, *references)), strict=True)
+    pairs = [Pair(text, first, tuple(filter(None, others))) for text, first, *others in columns]
+    return _checked(pairs, str(src))
 
 
-def _cleaned(pairs: Sequence[Pair], where: str) -> list[Pair]:
+def _checked(pairs: Sequence[Pair], where: str) -> list[Pair]:
+    """Return pairs whose first reference is the target. Raises UserError without any."""
     if not pairs:
         raise UserError(f"{where}: no pair to evaluate. Name another test set")
-    return [
-        Pair(clean_text(src), clean_text(tgt), tuple(map(clean_text, dict.fromkeys((tgt, *references)))), corpus)
-        for src, tgt, references, corpus in pairs
-    ]
+    return [pair._replace(references=tuple(dict.fromkeys((pair.tgt, *pair.references)))) for pair in pairs]
 
 
 class ChallengeSentence(NamedTuple):
