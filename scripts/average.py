@@ -1,7 +1,7 @@
-"""Average checkpoints: python scripts/average.py --run runs/zh_en --output mean
+"""Average weights: python scripts/average.py --run runs/zh_en --output mean
 
 Takes the last snapshots of a run, and the bundles and snapshots named; tokenizers and configuration come from the run's
-bundle, or the first bundle named. The mean of neighbouring checkpoints often translates better than any of them
+bundle, or the first bundle named. The mean of neighbouring snapshots often translates better than any of them
 (Vaswani et al. 2017, section 6.1). One bundle with --half is the same model at half the size.
 """
 

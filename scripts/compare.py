@@ -2,7 +2,7 @@
 
 A system is an evaluation folder of scripts/evaluate.py, or a run with one. With --corpus, or --src and --ref, it is a
 bundle to translate this test set; with --src and --ref also a file of hypotheses. All are compared with the first by
-BLEU, chrF and TER, with significance, by length and rarity, with the sentences won and lost most, and one conclusion.
+BLEU, chrF and TER, with significance, by length and rarity, with the sentences won and lost most, and conclusions.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
 
 
 def system(path: Path, args: argparse.Namespace) -> Outputs:
-    """Read the translations of a system, or make them."""
+    """Return the translations of a system, read from files or made by its model."""
     if not args.src and not args.corpus:
         return of_evaluation(path)
     if args.src and path.is_file():

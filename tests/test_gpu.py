@@ -57,7 +57,7 @@ def test_fp32_equals_the_cpu():
         torch.testing.assert_close(ours, cpus, atol=1e-5, rtol=1e-3)
 
 
-def test_bf16_costs_three_digits():
+def test_bf16_agrees_to_three_digits():
     loss, gradients = loss_and_gradients("cpu")
     with torch.autocast("cuda", dtype=torch.bfloat16):
         bf16_loss, bf16_gradients = loss_and_gradients("cuda")

@@ -82,7 +82,7 @@ def test_no_sentence_is_in_two_splits(corpora: Corpora) -> None:
         assert sum(map(len, sets)) == len(set().union(*sets))
 
 
-def test_no_rephrasing_of_a_held_out_pair_is_in_train(corpora: Corpora) -> None:
+def test_no_pair_similar_to_a_held_out_one_is_in_train(corpora: Corpora) -> None:
     train, validation, test = corpora["written"].values()
     train = train[::64] + corpora["composed"]["train"][::64]  # the slow test builds from all
     assert list(build.similar_pairs(train, validation + test)) == []

@@ -49,7 +49,7 @@ def test_every_clean_text_survives_encode_and_decode(trained: dict, text: str, s
             assert tokenizer.decode(tokenizer.sample(text, alpha=0.3, seed=seed)) == text
 
 
-def test_the_folder_leaves_no_trace_in_a_model(tmp_path: Path) -> None:
+def test_a_model_does_not_depend_on_its_folder(tmp_path: Path) -> None:
     models = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()

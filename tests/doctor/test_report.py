@@ -62,7 +62,7 @@ def test_summary_names_what_needs_attention(sick, healthy) -> None:
     assert "No action needed." in str(summary(healthy))
 
 
-def test_measures_add_up(healthy, sound) -> None:
+def test_lengths_and_ratios_count_each_pair(healthy, sound) -> None:
     pairs = sound(300)
     for side, lengths in enumerate(healthy["lengths"]):
         assert sum(lengths["bars"]) == 300

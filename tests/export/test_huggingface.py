@@ -122,7 +122,7 @@ def test_an_error_leaves_the_older_export(golden: Path, tmp_path: Path, monkeypa
     assert not list(folder.glob(".*"))
 
 
-def test_another_model_is_no_import(tmp_path: Path) -> None:
+def test_another_architecture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     with pytest.raises(UserError, match=r"not a model that scripts/export\.py wrote"):
         huggingface.load(tmp_path)

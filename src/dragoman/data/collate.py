@@ -11,7 +11,7 @@ are sorted by the length of the longer side, then by (source - target) length, r
 the next. So neighbours are alike, and both sides have little padding.
 Each epoch shuffles the order of the batches, and pairs of equal lengths; batch boundaries never change.
 
-`few_shapes` > 0 (bf16 on a CPU) is a length. Lengths are padded to 1 .. 8, 10, 12, 14, 16, 20 .., not beyond it, and
+`few_shapes` > 0 (bf16 on a CPU): lengths are rounded up to 1 .. 8, 10, 12, 14, 16, 20 .., at most to it, and
 batches of more than 8 pairs have a multiple of 8, so that shapes repeat (scripts/README.md, "Shapes").
 """
 

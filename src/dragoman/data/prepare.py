@@ -91,9 +91,9 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     prepared = Prepared(folder, *_tokenizers(config, folder), Ragged(folder / "train"), repeats, notes)
     names, validated = _names(corpora, config), {pair.corpus for pair in prepared.pairs("validation")}
     trained = {names[index] for index in np.unique(corpus_of)}
-    if validated and validated < trained:  # a corpus for validation alone may be theirs
+    if validated and validated < trained:  # none is for validation alone
         unseen = [c.config.label for c, name in zip(corpora, names, strict=True) if name in trained - validated]
-        notes.append(f"{', '.join(unseen)}: no validation pairs, so the other corpora choose the best model")
+        notes.append(f"{', '.join(unseen)}: no validation pairs, so only the other corpora decide which model is best")
     report = {split: Counter(counts) for split, counts in json.loads((folder / "report.json").read_bytes()).items()}
     # In the first process of a machine only.
     if os.environ.get("LOCAL_RANK", "0") == "0":

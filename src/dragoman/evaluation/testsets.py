@@ -50,7 +50,7 @@ def of_corpus(config: CorpusConfig, split: str, direction: Direction, first: Dir
 def of_files(src: Path, references: Sequence[Path]) -> list[Pair]:
     """Aligned plain files: sources and references.
 
-    After the first file, a blank line is no reference.
+    A blank line in a further file is no reference.
     """
     for reference in references:
         check_aligned(src, reference)

@@ -38,7 +38,7 @@ def bare(d_model: int, score: str = "scaled_dot") -> Attention:
 
 
 def waist() -> Values:
-    """Weight (value) of a person by the waist (key), for a waist of 57 (query).
+    """Body weight (value) of a person by the waist (key), for a waist of 57 (query).
 
     The score -(q - k)^2 / 2 is computed as the dot product of (q, 1) and (k, -k^2 / 2). The product lacks -q^2 / 2.
     That term is the same for all keys, so the softmax does not change.

@@ -3,7 +3,7 @@
 One class serves self-attention and cross-attention. The output of one projection is split into heads. Splitting the
 input instead would restrict each head to a part of the vector.
 
-torch uses two polarities of masks (the study notes True = hidden), and only this file converts between them:
+torch uses two polarities of masks (the study notes True = hidden), and only this file makes the second of the first:
 a *key padding mask* is (B, T) with **True = padding** (as in torch.nn.MultiheadAttention);
 an *attn_mask* is broadcastable to (B, H, T_q, T_k) with **True = may attend** (as in scaled_dot_product_attention).
 """
@@ -115,7 +115,7 @@ class Attention(nn.Module):
         causal: bool = False,
         cache: KeyValues | None = None,
     ) -> Tensor:
-        """attn_mask: (B, H, T_q, T_k), True = may attend; `causal` masks later keys."""
+        """Return (B, T_q, D). attn_mask broadcasts to (B, H, T_q, T_k), True = may attend."""
         q, k, v, bias = self._project(query, key_value, cache)
         # On a CPU, the backward pass of torch's kernel is slower than these products, in bf16 above all.
         if self.fused and not (q.requires_grad and q.device.type == "cpu"):

@@ -82,7 +82,7 @@ class Transformer(nn.Module):
         return DecoderCache(len(self.decoder), self.encode(src, src_key_padding_mask), src_key_padding_mask)
 
     def step(self, tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
-        """Add tokens (N, 1) to the cache; return the logits (N, V) of the next ones."""
+        """Add tokens (N, 1) to the cache; return logits (N, V) of the next, and the cache."""
         tokens = tokens.to(cache.memory.device)
         states = self.decode(tokens, cache.memory, cache.memory_key_padding_mask, cache=cache)
         return self.projection(states[:, -1]), cache

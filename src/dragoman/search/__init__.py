@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 
 class Sentence(NamedTuple):
-    """Source sentence: `line` of the whole input; `max_length` without <EOS>."""
+    """Source sentence: its number in the whole input; `max_length` without <EOS>."""
 
-    line: int
+    number: int
     max_length: int
 
 

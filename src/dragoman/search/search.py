@@ -135,7 +135,7 @@ class Greedy:
 class Sample(Greedy):
     """n_best random samples of the warped distribution, scored without warping.
 
-    Each draw has a seed of its own, from search.seed, line, sample and step: the rest of the batch cannot change it.
+    Each draw has a seed of its own, from search.seed, sentence, sample and step: the rest of the batch cannot change it.
     """
 
     @staticmethod
@@ -146,7 +146,7 @@ class Sample(Greedy):
         config, tokens, generator = self.config, [], torch.Generator(log_probs.device)
         probs = warped(log_probs, config.temperature, config.top_k, config.top_p).exp()
         for path, row in zip((path for paths in self.in_batch for path in paths), probs, strict=True):
-            draw = [config.seed, path.sentence.line, path.number, len(path.ids)]
+            draw = [config.seed, path.sentence.number, path.number, len(path.ids)]
             generator.manual_seed(int(np.random.SeedSequence(draw).generate_state(1)[0]))
             tokens.append(torch.multinomial(row, 1, generator=generator))
         return torch.stack(tokens)

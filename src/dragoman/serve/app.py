@@ -119,7 +119,7 @@ class Service:
         self.known = list(dict.fromkeys(chain(*self.models)))  # languages
 
     async def translate(self, request: wire.Translate) -> dict[str, Any]:
-        """Return the answer; for a list of texts, each value is a list."""
+        """Return wire.Translated's fields; for a list of texts, each value is a list."""
         texts = [request.q] if isinstance(request.q, str) else request.q
         answers = await asyncio.gather(*(self._translate(text, request) for text in texts))
         answer = {key: [each[key] for each in answers] for key in answers[0]}
@@ -270,6 +270,6 @@ def spellings(language: str) -> list[str]:
 
 
 def fill(pattern: re.Pattern[str], text: str, lines: list[str]) -> str:
-    """Replace the lines of a text."""
+    """Return the text with `lines` in place of its own."""
     rest = iter(lines)
     return pattern.sub(lambda match: next(rest) if match["line"] else match[0], text)

@@ -50,10 +50,10 @@ class Muon(torch.optim.AdamW):
 
 
 def orthogonalize(x: Tensor) -> Tensor:
-    """Move the singular values of the matrices (N, m, n) towards 1.
+    """Return the matrices (N, m, n) with singular values moved towards 1.
 
     A Newton-Schulz iteration maps each singular value s to a s + b s^3 + c s^5. After three, values from 0.02 to 1
-    (relative to the matrix's Frobenius norm) lie between 0.68 and 1.2. a, b and c are Jordan's.
+    (relative to the matrix's Frobenius norm) lie between 0.68 and 1.2. a, b and c: Jordan et al. 2024.
     """
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(_N_ITERATIONS):

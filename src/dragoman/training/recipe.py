@@ -24,12 +24,12 @@ FILLED = 0.8  # expected share of target tokens in a batch; the rest is padding
 
 
 def size(name: str) -> dict[str, int]:
-    """Read a model size of configs/model, such as small."""
+    """Return the settings of a size in configs/model, such as small."""
     return yaml.safe_load((included("configs") / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> Config:
-    """Replace every null that has a rule, and print a line for each rule.
+    """Return `config` with a value for every null that has a rule; print a line for each.
 
     `chosen` are the values of an earlier start of the run; they stay as they are, and new ones are added.
     """
@@ -85,7 +85,7 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
 
 
 def _tokens(config: Config, speed: int, n_batches: int) -> float:
-    """Return the target tokens that fit into the run's time and steps of `n_batches`."""
+    """Return how many target tokens fit the run; an optimizer step has `n_batches`."""
     c = config.trainer
     by_steps = (c.max_steps or math.inf) * FILLED * (config.data.max_tokens or 1024) * n_batches
     return min(by_steps, (c.max_seconds or math.inf) * speed)

@@ -1,7 +1,7 @@
 """Torch engine: ids -> ids, log-probs and vectors, in batches by length.
 
-The precision is the caller's: all computations follow torch.autocast where it is on. Each function puts the model
-into evaluation mode.
+The precision is the caller's: all computations follow torch.autocast where it is on. A function that computes with
+the model puts it into evaluation mode.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ def translate_ids(
         inputs = collate([sources[i] for i in batch], [[]] * len(batch))
         padding = inputs.src_key_padding_mask
         sentences = [Sentence(lines[i], config.max_length(len(sources[i]), model.max_positions)) for i in batch]
-        # A thread has its own state. Unlike inference_mode, no_grad lets autocast cast each weight once.
+        # Autocast and grad mode are set per thread. Unlike inference_mode, no_grad lets autocast cast each weight once.
         with torch.no_grad(), torch.autocast(device.type, autocast[1], enabled=autocast[0]):
             cache = model.begin(inputs.src.to(device), padding.to(device) if padding.any() else None)
             found = search(step, cache, sentences, config)
@@ -71,7 +71,7 @@ def translate_ids(
     torch.set_num_threads(n_threads // n_workers)
     try:
         with ThreadPoolExecutor(n_workers) as pool:
-            # A GPU's current device belongs to the thread.
+            # CUDA's current device is set per thread.
             for batch, rows in zip(batches, (pool.map if n_workers > 1 else map)(translate, batches), strict=True):
                 results.update(zip(batch, rows, strict=True))
                 progress(len(results))
