@@ -135,7 +135,7 @@ class Greedy:
 class Sample(Greedy):
     """n_best random samples of the warped distribution, scored without warping.
 
-    Each draw has a seed of its own, from search.seed, sentence, sample and step: the rest of the batch cannot change it.
+    Each draw has a seed of its own (search.seed, sentence, sample, step): the rest of the batch cannot change it.
     """
 
     @staticmethod
