@@ -53,7 +53,7 @@ def self_attention_only(self: Attention, query: Tensor, key_value: Tensor, *args
 
 
 PATCHES: dict[str, tuple[type, str, Callable[..., Tensor]]] = {
-    "mask_after_softmax": (Attention, "_weights", late_mask),
+    "mask_after_softmax": (Attention, "_softmax", late_mask),
     "no_causal_mask": (Attention, "forward", lambda *args, causal=False, **options: WHOLE(*args, **options)),
     "no_cross_attention": (Attention, "forward", self_attention_only),
     "no_residual": (Residual, "forward", lambda self, x, sublayer: sublayer(self.norm(x))),

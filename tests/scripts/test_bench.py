@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -179,14 +180,15 @@ def test_costs_of_a_corpus_are_measured(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_patch_removes_one_idea() -> None:
     layer, x = Attention(ModelConfig(d_model=8, n_heads=2)), torch.randn(1, 4, 8)
-    q, k, _, _ = layer._project(x, x, None)
-    late = broken.late_mask(layer, q, k, None, None, True)
-    torch.testing.assert_close(late, layer.weights(x, x).tril())
+    unmasked = layer.weights(x, x)
+    with mock.patch.object(*broken.PATCHES["mask_after_softmax"]):
+        torch.testing.assert_close(layer.weights(x, x, causal=True), unmasked.tril())
     forward = broken.PATCHES["no_causal_mask"][2]
     torch.testing.assert_close(forward(layer, x, x, causal=True), layer(x, x))
     assert not broken.self_attention_only(layer, x, x.clone()).any()
     assert broken.self_attention_only(layer, x, x).any()
     assert {*broken.PATCHES, *broken.SETTINGS} < set(broken.VARIANTS)
+    assert all(hasattr(kind, name) for kind, name, _ in broken.PATCHES.values())
 
 
 def test_a_page_shows_each_training_with_its_words() -> None:

@@ -150,7 +150,7 @@ def loop() -> Values:
 def pe() -> Values:
     """Sinusoidal encodings; divisors 1 / frequency and wavelengths for three bases."""
     divisors = 1 / torch.cat([phases(torch.tensor([1]), 8, base) for base in (100.0, 1000.0, 10000.0)])
-    picture = partial(heat_figure, {"PE": sinusoid(torch.arange(50), 128, 10000.0)}, "", "pos")
+    picture = partial(heat_figure, {"PE": sinusoid(torch.arange(50), 128, 10000.0)}, "component", "pos")
     values = {"table": sinusoid(torch.arange(3), 4, 10000.0), "divisors": divisors, "waves": 2 * math.pi * divisors}
     return values | {"picture": picture}
 

@@ -113,7 +113,7 @@ def pixels(png: bytes) -> np.ndarray:
 def _label_cells(axes: Any, row_labels: Sequence[str], column_labels: Sequence[str]) -> None:
     """Label rows on the left, columns on top: Chinese vertical, Latin rotated."""
     size = 9 if max(len(row_labels), len(column_labels)) <= MAX_LABELS / 2 else 7
-    columns = ["\n".join(label) if cell_len(label) > 1.5 * len(label) else label for label in column_labels]
+    columns = ["\n".join(label) if cell_len(label) >= 1.5 * len(label) else label for label in column_labels]
     for ticks, labels in ((axes.set_yticks, row_labels), (axes.set_xticks, columns)):
         shown = range(0, len(labels), math.ceil(len(labels) / MAX_LABELS))
         ticks(shown, [labels[n] for n in shown], fontsize=size, linespacing=1.0)

@@ -169,7 +169,8 @@ class Attention(nn.Module):
             q, k = self.position.rotate(q, k_positions[past:]), self.position.rotate(k, k_positions[past:])
         if cache is not None:
             k, v = cache.append(k, v)
-        return q, k, v, None if self.position is None else self.position.bias(q, k, k_positions[past:], k_positions)
+        bias = None if self.position is None else self.position.bias(q, k, k_positions[past:], k_positions)
+        return q, k, v, bias
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.n_heads, self.d_head).transpose(1, 2)  # (B, T, D) -> (B, H, T, d)

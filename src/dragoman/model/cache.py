@@ -50,7 +50,7 @@ class DecoderCache:
     def select(self, rows: Tensor) -> None:
         """Keep these rows (n,), in this order; all k rows of a sentence stay or leave."""
         k = self.layers[0][0].kept.size(1) // len(self.memory)
-        sentences = rows[::k] // k
+        sentences = rows[::k] // k  # row r belongs to sentence r // k
         for self_attention, _ in self.layers:
             self_attention.select(rows)
         if len(sentences) < len(self.memory):

@@ -213,7 +213,8 @@ class _TransformerXLLayer(Position):
         r = self.r(sinusoid(distance, self.d_model, self.config.base).to(self.r.weight.dtype))
         r = r.unflatten(-1, self.u.shape).permute(1, 2, 0)  # (H, d, distances)
         by_distance = (q + self.v[:, None]) @ r  # (B, H, T_q, distances)
-        pick = (-distances(q_positions, k_positions)).clamp(min=nearest) - nearest  # (T_q, T_k)
+        # (T_q, T_k) columns of i - j; the mask hides later keys, which have no column if causal: any will do.
+        pick = (q_positions[:, None] - k_positions).clamp(min=nearest) - nearest
         return (content + by_distance.gather(3, pick.expand(*q.shape[:2], -1, -1))) * self.scale
 
 

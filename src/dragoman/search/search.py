@@ -106,10 +106,10 @@ class Greedy:
         """logits (N, V) -> rows (n,) that continue, None = all; next tokens (n, 1)."""
         log_probs = log_probabilities(logits, first=self.first)
         tokens = self.pick(log_probs)  # (N, 1)
-        token_log_probs = log_probs.gather(1, tokens)
+        token_log_probs = log_probs.gather(1, tokens)[:, 0].tolist()
         rows = [path for paths in self.in_batch for path in paths]
-        for path, token, log_prob in zip(rows, tokens.tolist(), token_log_probs.tolist(), strict=True):
-            path.append(*token, *log_prob)
+        for path, token, log_prob in zip(rows, tokens[:, 0].tolist(), token_log_probs, strict=True):
+            path.append(token, log_prob)
         self.first = False
         # A sentence leaves when all its paths are finished; several leave at once, because that copies the cache.
         stays = [not all(path.finished for path in paths) for paths in self.in_batch]
@@ -205,7 +205,7 @@ class Beam:
         ends = (self.prefixes[:, :, -1] == EOS) | last  # (B, 2k)
         for i, rank in (ends[:, :k] & self.cumulative[:, :k].isfinite()).nonzero().tolist():
             self._finish(i, rank)
-        # The best k candidates of each sentence that do not end.
+        # The best k that do not end: False sorts before True. One of the 2k at most ends for each of k beams.
         beams = ends.int().argsort(dim=1, stable=True)[:, :k]
         done = torch.tensor([self._is_done(s) for s in self.sentences.tolist()]) | last[:, 0]
         remaining = (~done).nonzero()  # (b, 1)

@@ -29,7 +29,7 @@ def size(name: str) -> dict[str, int]:
 
 
 def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> Config:
-    """Return `config` with a value for every null that has a rule; print a line for each.
+    """Return `config` with a value for each null that has a rule, and print them.
 
     `chosen` are the values of an earlier start of the run; they stay as they are, and new ones are added.
     """
