@@ -115,6 +115,7 @@ class DataConfig(Section, prefix="data."):
     script: str = one_of("keep", "hans", "hant", "both")  # script of Chinese; both: train on both forms of a source
     leak: str = one_of("pair", "sentence")  # what training pairs may not share with validation and test
     drop_copies: bool = True  # drop training pairs whose source equals their target
+    lowercase: float = number(0.0, 0, 1)  # share of the sources, drawn in each epoch, that are in lower case
     max_length: int = number(256, 1)  # pieces per side; longer training pairs are dropped
     max_ratio: float = number(3.0, 0)  # longer side / shorter side, see data/cleaning.py; 0 = no limit
     validation_size: int = number(1000, 0)  # this and the next: at most so many pairs are split off train

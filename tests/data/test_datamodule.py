@@ -133,13 +133,16 @@ def directed(data: TranslationData, batches: list[Batch]) -> Counter[tuple[str, 
     )
 
 
-@pytest.mark.parametrize("p", [0.0, 0.3])
-def test_both_directions_show_each_pair_both_ways(small: Callable, first: Callable, pairs: list, p: float) -> None:
-    data = small(directions=BOTH, tokenizer=sampling(p, 342))
+@pytest.mark.parametrize(("p", "lowercase"), [(0.0, 0.3), (0.3, 0.0)])
+def test_both_directions_show_each_pair_both_ways(
+    small: Callable, first: Callable, pairs: list, p: float, lowercase: float
+) -> None:
+    data = small(directions=BOTH, tokenizer=sampling(p, 342), lowercase=lowercase)
     rows = directed(data, first(data, data.plan.batches_per_epoch))
     forward = {(src, tgt) for tag, src, tgt in rows if tag == "<2en>"}
-    backward = {(tgt, src) for tag, src, tgt in rows if tag == "<2zh>"}
-    assert forward == backward
+    sources, targets = zip(*((src, tgt) for tag, src, tgt in rows if tag == "<2zh>"), strict=True)
+    assert sum(map(str.islower, sources)) / len(sources) == pytest.approx(lowercase, abs=0.1)
+    assert forward == set(zip(targets, map(str.capitalize, sources), strict=True))
     assert forward < set(pairs)
     assert len(rows) == rows.total() == 2 * data.train_size
 

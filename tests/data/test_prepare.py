@@ -36,7 +36,7 @@ def test_a_second_run_finds_the_first_runs_folders(
 @pytest.mark.parametrize(
     ("change", "n_folders"),
     [
-        ({"max_tokens": 500, "tokenizer": TokenizerConfig(vocab_size=340, sampling=0.1)}, 1),
+        ({"max_tokens": 500, "lowercase": 0.5, "tokenizer": TokenizerConfig(vocab_size=340, sampling=0.1)}, 1),
         ({"max_length": 20}, 2),
         ({"tokenizer": TokenizerConfig(vocab_size=330)}, 2),
         ({"leak": "sentence", "validation_size": 3}, 2),

@@ -26,7 +26,8 @@ class BatchDataset(Dataset[Batch]):
     """Batches by BatchIndex; `tags` (n_directions, 1 or 0) precede the sources."""
 
     def __init__(self, prepared: Prepared, config: DataConfig, seed: int, tags: np.ndarray, few_shapes: int) -> None:
-        self._alpha, self._max_length, self._few_shapes = config.tokenizer.sampling, config.max_length, few_shapes
+        self._alpha, self._lowercase = config.tokenizer.sampling, config.lowercase
+        self._max_length, self._few_shapes = config.max_length, few_shapes
         self._seed, self._tags, self._ids = seed, tags, prepared.train_ids
         self._tokenizers = prepared.src_tokenizer, prepared.tgt_tokenizer
 
@@ -34,22 +35,26 @@ class BatchDataset(Dataset[Batch]):
         epoch, places, src = index
         # The sides of pair i are the rows 2i and 2i + 1; backwards, the second is the source.
         rows = list(zip(src.tolist(), places.tolist(), strict=True))
-        src_ids, tgt_ids = ([self._tokens(row ^ side, epoch, place) for row, place in rows] for side in (0, 1))
+        src_ids, tgt_ids = ([self._tokens(row, side, epoch, place) for row, place in rows] for side in (0, 1))
         src_ids = list(map(np.append, self._tags[src % 2], src_ids))
         return collate(src_ids, tgt_ids, few_shapes=self._few_shapes)
 
-    def _tokens(self, row: int, epoch: int, place: int) -> Ids:
-        """Return the stored ids of a row, or a random tokenisation of it.
+    def _tokens(self, src: int, side: int, epoch: int, place: int) -> Ids:
+        """Return the ids of a side (0 = source): as stored, in lower case, or a sample.
 
-        The sample depends on seed, epoch, place and row alone. It may be longer than the stored ids, by which batches
+        The draw depends on seed, epoch, place and row alone. It may be longer than the stored ids, by which batches
         are planned. With more than max_length pieces it is replaced by them, since a position scheme may have a limit.
         """
-        ids = self._ids[row]
-        if not self._alpha:
+        row = src ^ side
+        ids, tokenizer = self._ids[row], self._tokenizers[row % 2]
+        seed = zlib.crc32(f"{self._seed} {epoch} {place} {row}".encode())
+        lower = side == 0 and seed < self._lowercase * 2**32
+        if not (self._alpha or lower):
             return ids
-        tokenizer, seed = self._tokenizers[row % 2], zlib.crc32(f"{self._seed} {epoch} {place} {row}".encode())
-        sample = tokenizer.sample(tokenizer.decode(ids.tolist()), alpha=self._alpha, seed=seed)
-        return sample if len(sample) <= self._max_length else ids
+        text = tokenizer.decode(ids.tolist())
+        text = text.lower() if lower else text
+        drawn = tokenizer.sample(text, alpha=self._alpha, seed=seed) if self._alpha else tokenizer.encode(text)
+        return drawn if len(drawn) <= self._max_length else ids
 
 
 def _ignore_signals(worker: int) -> None:

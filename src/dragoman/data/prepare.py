@@ -76,9 +76,10 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     check_choice("data.tokenizer.kind", config.tokenizer.kind, KINDS)
     run_dir.mkdir(parents=True, exist_ok=True)
     corpora, notes = _find_all(config, run_dir / "data.json")
-    # Sampling does not change the vocabulary.
+    # What training batches alone use does not change the vocabulary.
     tokenizer = replace(config.tokenizer, sampling=0.0, models=[])
-    fixed = replace(config, tokenizer=tokenizer, corpora=[], root=None, max_tokens=config.longest, workers=0, cache="")
+    fixed = replace(config, tokenizer=tokenizer, corpora=[], root=None, lowercase=0.0, workers=0, cache="")
+    fixed.max_tokens = config.longest
     inputs = [FORMAT, asdict(fixed), [Tokenizer(Path(path)).sha256 for path in config.tokenizer.models]]
     inputs += [(corpus.config.part, corpus.key) for corpus in corpora]
     folder = Path(config.cache) / hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
