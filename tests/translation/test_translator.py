@@ -59,17 +59,23 @@ def test_a_sentence_longer_than_nearly_all_of_training_is_split_and_has_a_warnin
     assert result.text == " ".join(texts(short, [CHINESE[0][:-1], CHINESE[1]], "zh_en"))
 
 
-def test_symbols_outside_the_vocabulary_are_copied(translator: Translator) -> None:
+def test_symbols_list_marks_and_addresses_are_copied(translator: Translator) -> None:
     (zh1, zh2, _), (en1, en2, _) = CHINESE[:3], ENGLISH
-    lines = [f"{zh1}👍{zh2}", f"{zh1[:-1]}👍🏽❤️{zh1[-1]}", f"👍 {zh1}"]
+    lines = [f"{zh1}👍{zh2}", f"{zh1[:-1]}👍🏽❤️{zh1[-1]}", f"👍 {zh1}", f"2、{zh1}", f"12. {zh1}", f"• {zh1}"]
+    expected = [f"{en1} 👍 {en2}", f"{en1} 👍🏽❤️", f"👍 {en1}", f"2. {en1}", f"12. {en1}", f"• {en1}"]
+    for address in ("https://a.org/b?c=1", "www.a.org", "a.b@c.org"):
+        lines.append(f"{zh1}{address}。")
+        expected.append(f"{en1} {address}.")
     results = translator.translate(lines, GREEDY, direction="zh_en")
-    assert [result.text for result in results] == [f"{en1} 👍 {en2}", f"{en1} 👍🏽❤️", f"👍 {en1}"]
+    assert [result.text for result in results] == expected
     assert not any(result.warnings for result in results)
 
 
-def test_full_width_forms_are_read_as_plain_ones(translator: Translator) -> None:
+def test_full_width_forms_and_capitals_are_read_as_plain_ones(translator: Translator) -> None:
     plain, wide = "a good day", "ａ ｇｏｏｄ ｄａｙ"
     assert texts(translator, [wide], "en_zh") == texts(translator, [plain], "en_zh")
+    assert texts(translator, [ENGLISH[0].upper()], "en_zh") == texts(translator, [ENGLISH[0]], "en_zh")
+    assert texts(translator, ["I don’t"], "en_zh") == texts(translator, ["I don't"], "en_zh")
 
 
 def test_one_text_is_not_a_list_of_lines(translator: Translator) -> None:

@@ -101,15 +101,18 @@ def lines(path: Path, opened: IO[bytes] | None = None) -> Iterator[str]:
     Lines end at line feeds alone. U+2028 and a lone carriage return are text; splitting there would misalign two
     files. Bytes that are not UTF-8 become lone surrogates, which cleaning repairs.
     """
-    damaged = 0
+    number = damaged = 0
+    wrong = UserError(f"{path}: not UTF-8. Convert it: iconv -t UTF-8 -f GB18030 (or UTF-16, or CP1252)")
     try:
         with opened or (gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
             for number, line in enumerate(file, 1):
                 text = line.removesuffix(b"\n").decode(errors="surrogateescape")
                 damaged += _INVALID.search(text) is not None
                 if _FEW <= damaged > number / 2 or line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                    raise UserError(f"{path}: not UTF-8. Convert it: iconv -t UTF-8 -f GB18030 (or UTF-16, or CP1252)")
+                    raise wrong
                 yield text
+        if damaged > number / 2:
+            raise wrong
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error
 

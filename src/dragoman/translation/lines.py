@@ -21,6 +21,12 @@ MAX_RATIO, GRACE = 3.0, 20  # of lengths; GRACE letters are added to the shorter
 _LOOP = re.compile(r"(?<![a-z])(\w[^.!?。！？]{0,60}?\w)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
 _SOURCE_LOOP = re.compile(r"(\w.{0,60}?)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
 MAX_NAME_WORDS = 3  # a name may stay as it is
+# List marks at the beginning, web and e-mail addresses. They are copied.
+_COPIED = re.compile(
+    r"(^\d{1,3}[.)、）](?=\s|[^\s\d])|^[-*•·](?=\s)"
+    r"|(?:(?:https?://|www\.)[!-~]*[\w/]|[\w.+-]+@[\w-]+\.[\w.-]*\w)[.。]*)", re.ASCII
+)  # fmt: skip
+_PLAIN = str.maketrans("’‘“”–—", "''\"\"--")  # for characters that the vocabulary lacks
 
 
 @dataclass(frozen=True)
@@ -65,18 +71,30 @@ def sentences(
 ) -> Iterator[Sentence]:
     """Split a text into sentences of at most `max_length` pieces, `tag` not counted.
 
-    A sentence that is too long is split again, at half its length. A single character is never split. Emoji and other
-    symbols that the vocabulary lacks are sentences of their own, so they are copied.
+    A sentence that is too long is split again, at half its length. A single character is never split. Addresses, list
+    marks, and symbols such as emoji that the vocabulary lacks are sentences of their own, so they are copied.
     """
     for part, space in split_sentences(text, max_chars or _CHARS_PER_PIECE * max_length):
-        for clean in _without_symbols(clean_text(part), tokenizer):
-            ids = tokenizer.encode(clean) if any(map(str.isalnum, clean)) else []
+        for clean in _parts(clean_text(part), tokenizer):
+            copied = _COPIED.match(clean + " ") or not any(map(str.isalnum, clean))
+            ids = [] if copied else tokenizer.encode(clean)
             if len(ids) <= max_length or len(clean) == 1:
                 yield Sentence(clean, tag + ids if ids else [], "")
             else:
                 halves = sentences(clean, tokenizer, tag, max_length, (len(clean) + 1) // 2)
                 yield from (half._replace(is_part=True) for half in halves)
         yield Sentence("", [], space)  # the white space after all of them
+
+
+def _parts(text: str, tokenizer: Tokenizer) -> Iterator[str]:
+    """Split a sentence around what is copied. ALL CAPITALS become All capitals."""
+    for n, part in enumerate(_COPIED.split(text)):
+        if n % 2:
+            yield part.replace("、", ".").replace("。", ".")
+        elif " " in part and 2 * sum(map(str.isupper, part)) > len(part):
+            yield from _without_symbols(part.strip().capitalize(), tokenizer)
+        elif part or not text:
+            yield from _without_symbols(part.strip(), tokenizer)
 
 
 def _without_symbols(text: str, tokenizer: Tokenizer) -> list[str]:
@@ -87,7 +105,8 @@ def _without_symbols(text: str, tokenizer: Tokenizer) -> list[str]:
     if not any(map(str.isalnum, text)) or not _in_bytes(tokenizer, text):
         return [text]
     unknown = {c for c in text if _in_bytes(tokenizer, c)}
-    plain = {c: known for c in unknown if not _in_bytes(tokenizer, known := unicodedata.normalize("NFKC", c))}
+    simpler = {c: unicodedata.normalize("NFKC", c.translate(_PLAIN)) for c in unknown}
+    plain = {c: known for c, known in simpler.items() if not _in_bytes(tokenizer, known)}
     text = "".join(plain.get(c, c) for c in text)
     symbols = {"\u200d", "\ufe0f"}.union(c for c in unknown - plain.keys() if unicodedata.category(c)[0] == "S")
     inside = re.escape("".join(symbols))
@@ -148,6 +167,9 @@ def warnings(source: str, translation: str, direction: Direction, tokenizer: Tok
         unknown = [letter for letter in dict.fromkeys(source) if letter.isalpha() and _in_bytes(tokenizer, letter)]
         if unknown:
             yield f"characters not seen in training: {''.join(unknown[:10])}"
+    digits = re.sub(r"(?<=\d)[ ,](?=\d)", "", translation)
+    if lost := [number for number in re.findall(r"\d{7,}(?<!000)", source) if number not in digits]:
+        yield f"changed number: {lost[0]}"
     shorter, longer = sorted(map(length, (source, translation)))
     if longer > MAX_RATIO * (shorter + GRACE):
         yield "unusual length"
