@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dragoman import Translator, metrics
 from dragoman.compose import compose
 from dragoman.data import readers
-from dragoman.model import attention, layers, position
+from dragoman.model import attention, position, transformer
 from dragoman.search import search
 from dragoman.search.search import Greedy
 from dragoman.training import fit as training
@@ -99,7 +99,7 @@ def read_toy(path: Path, columns: readers.Columns) -> Iterator[tuple[str, str]]:
 KINDS: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
     "position": (position.POSITIONS, ToyPosition, ["model.position.kind=toy"]),
     "score": (attention.SCORES, ToyScore, ["model.score=toy"]),
-    "norm": (layers.NORMALIZATIONS, ToyNorm, ["model.normalization=toy"]),
+    "norm": (transformer.NORMALIZATIONS, ToyNorm, ["model.normalization=toy"]),
     "schedule": (module.SCHEDULES, lambda step, warmup, last: USED.add("schedule") or 0.5, ["training.schedule=toy"]),
     "optimizer": (module.OPTIMIZERS, lambda groups, c, fused: ToyOptimizer(groups, c.lr), ["training.optimizer=toy"]),
     "metric": (metrics.METRICS, lambda tgt: ToyMetric(), ["trainer.metrics=[toy]", "training.monitor=toy"]),

@@ -14,9 +14,8 @@ from dragoman.explain import notes
 from dragoman.explain.cost import count_flops, count_parameters
 from dragoman.explain.notes import bare
 from dragoman.model.attention import SCORES, Attention, causal_attn_mask, padding_attn_mask
-from dragoman.model.layers import Embedding, FeedForward, Residual
 from dragoman.model.position import Position
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Embedding, FeedForward, Residual, Transformer
 from dragoman.special import PAD
 
 HIDDEN = float("-inf")

@@ -16,8 +16,7 @@ from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.collate import collate
 from dragoman.explain import notes
 from dragoman.files import included
-from dragoman.model.layers import Embedding
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Embedding, Transformer
 from dragoman.search import Sentence
 from dragoman.search.search import search
 from dragoman.special import BOS, EOS

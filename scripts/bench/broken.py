@@ -28,8 +28,7 @@ from dragoman.data.tokenizer import Tokenizer
 from dragoman.explain.page import render
 from dragoman.explain.picture import curve_figure
 from dragoman.model.attention import Attention, _with_causal
-from dragoman.model.layers import Residual
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Residual, Transformer
 from dragoman.special import EOS, PAD
 from dragoman.training.module import learning_rate
 from dragoman.translation.engine import translate_ids

@@ -177,9 +177,9 @@ class ModelConfig(Section, prefix="model."):
     dropout: AutoFloat = number(0.1, 0, 0.99)  # on embeddings and sub-layer outputs
     activation_dropout: AutoFloat = number(0.0, 0, 0.99)  # inside the feed-forward
     attention_dropout: float = number(0.0, 0, 0.99)  # on the attention weights
-    activation: str = "relu"  # model/layers.py: ACTIVATIONS
+    activation: str = "relu"  # model/transformer.py: ACTIVATIONS
     norm: str = one_of("pre", "post")
-    normalization: str = "layer_norm"  # model/layers.py: NORMALIZATIONS
+    normalization: str = "layer_norm"  # model/transformer.py: NORMALIZATIONS
     tie: str = one_of("all", "tgt", "none")  # one matrix; output and target share one; three matrices
     score: str = "scaled_dot"  # model/attention.py: SCORES
     position: PositionConfig = field(default_factory=PositionConfig)

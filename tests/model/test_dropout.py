@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dragoman.model.layers import Dropout
+from dragoman.model.transformer import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])

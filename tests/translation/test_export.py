@@ -18,9 +18,8 @@ from dragoman.config import ModelConfig, PositionConfig, SearchConfig, Tokenizer
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.model.attention import SCORES
-from dragoman.model.layers import ACTIVATIONS, NORMALIZATIONS
 from dragoman.model.position import POSITIONS
-from dragoman.model.transformer import IMPOSSIBLE, Transformer
+from dragoman.model.transformer import ACTIVATIONS, IMPOSSIBLE, NORMALIZATIONS, Transformer
 from dragoman.special import EOS
 from dragoman.translation import export
 from dragoman.translation.engine import translate_ids

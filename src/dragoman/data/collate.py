@@ -15,15 +15,21 @@ Each epoch shuffles the order of the batches, and pairs of equal lengths; batch 
 batches of more than 8 pairs have a multiple of 8, so that shapes repeat (scripts/README.md, "Shapes").
 """
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
+from dragoman.config import DataConfig
 from dragoman.special import BOS, EOS, PAD
+
+if TYPE_CHECKING:
+    from dragoman.data.prepare import Prepared
 
 # Number of longest batches at the start of epoch 0, at least one per rank: if memory is short, the first step fails.
 _LONGEST_FIRST = 8
@@ -151,3 +157,52 @@ class BatchPlan:
         order = np.resize(order, self.batches_per_epoch * self._world_size)
         batches = np.split(pairs, self._boundaries[1:-1])
         return [batches[i] for i in order[self._rank :: self._world_size]]
+
+    def stream(self, consumed: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield epoch and pairs of each batch from number `consumed` on, without end."""
+        epoch, position = divmod(consumed, self.batches_per_epoch)
+        while True:
+            for pairs in self.epoch(epoch)[position:]:
+                yield epoch, pairs
+            epoch, position = epoch + 1, 0
+
+
+class BatchDataset(Dataset[Batch]):
+    """Batches by epoch and pair indices, as BatchPlan.stream yields them.
+
+    `sources` holds the row with the source of each pair; `tags` (n_directions, 1 or 0) precede the sources.
+    """
+
+    def __init__(
+        self, data: "Prepared", config: DataConfig, seed: int, sources: np.ndarray, tags: np.ndarray, few_shapes: int
+    ) -> None:
+        self._alpha, self._lowercase = config.tokenizer.sampling, config.lowercase
+        self._max_length, self._few_shapes = config.max_length, few_shapes
+        self._seed, self._sources, self._tags, self._ids = seed, sources, tags, data.train_ids
+        self._tokenizers = data.src_tokenizer, data.tgt_tokenizer
+
+    def __getitem__(self, index: tuple[int, np.ndarray]) -> Batch:
+        epoch, pairs = index
+        src = self._sources[pairs]
+        # The sides of pair i are the rows 2i and 2i + 1; backwards, the second is the source.
+        rows = list(zip(src.tolist(), pairs.tolist(), strict=True))
+        src_ids, tgt_ids = ([self._tokens(row, side, epoch, place) for row, place in rows] for side in (0, 1))
+        src_ids = list(map(np.append, self._tags[src % 2], src_ids))
+        return collate(src_ids, tgt_ids, few_shapes=self._few_shapes)
+
+    def _tokens(self, src: int, side: int, epoch: int, place: int) -> Ids:
+        """Return the ids of a side (0 = source): as stored, in lower case, or a sample.
+
+        The draw depends on seed, epoch, place and row alone. It may be longer than the stored ids, by which batches
+        are planned. With more than max_length pieces it is replaced by them, since a position scheme may have a limit.
+        """
+        row = src ^ side
+        ids, tokenizer = self._ids[row], self._tokenizers[row % 2]
+        seed = zlib.crc32(f"{self._seed} {epoch} {place} {row}".encode())
+        lower = side == 0 and seed < self._lowercase * 2**32
+        if not (self._alpha or lower):
+            return ids
+        text = tokenizer.decode(ids.tolist())
+        text = text.lower() if lower else text
+        drawn = tokenizer.sample(text, alpha=self._alpha, seed=seed) if self._alpha else tokenizer.encode(text)
+        return drawn if len(drawn) <= self._max_length else ids

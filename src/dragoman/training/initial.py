@@ -15,8 +15,7 @@ from dragoman.data.store import Ragged
 from dragoman.errors import UserError
 from dragoman.explain.vectors import start_from_vectors
 from dragoman.export import huggingface
-from dragoman.model.layers import DecoderLayer
-from dragoman.model.transformer import IMPOSSIBLE, Transformer
+from dragoman.model.transformer import IMPOSSIBLE, DecoderLayer, Transformer
 from dragoman.special import EOS, PAD
 from dragoman.training.module import TranslationModule
 
