@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
     examples: list[dict[str, Any]] = []
     for name in names:
         values = EXAMPLES[name]()
-        text = render(f"notes_{args.language}.j2", block=name, autoescape=False, **values).decode().strip()
+        text = render(f"explain/notes_{args.language}.j2", block=name, autoescape=False, **values).decode().strip()
         picture = values["picture"]() if args.out and name in PICTURES else b""
         examples.append({"name": name, "text": text, "picture": picture})
     if not args.out:
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
         print("\n\n\n".join(each["text"] + hint * (each["name"] in PICTURES) for each in examples))
         return
     with cli.new_file(args.out, overwrite=args.overwrite) as file:
-        page = render("notes.html", examples=examples, language=args.language)
+        page = render("explain/notes.html", examples=examples, language=args.language)
         file.write(examples[0]["picture"] if one_picture else page)
     print(args.out)
 

@@ -17,7 +17,7 @@ def values() -> dict[str, notes.Values]:
 def test_both_languages_print_the_same_numbers(values: dict[str, notes.Values]) -> None:
     for name, example in values.items():
         printed = [
-            re.findall(r"(?m)^  +[-\d].*$", render(f"notes_{language}.j2", block=name, **example).decode())
+            re.findall(r"(?m)^  +[-\d].*$", render(f"explain/notes_{language}.j2", block=name, **example).decode())
             for language in ("zh", "en")
         ]
         assert printed[0] == printed[1], name

@@ -76,10 +76,10 @@ def test_a_trace_is_json_text_and_a_page(golden: Bundle) -> None:
     _, record = traced(golden, "<b>&", 2)
     assert json.loads(json.dumps(record))["translation"] == record["translation"]
     text = as_text(record).plain
-    page = render("trace.html", trace=record, languages=("zh", "en")).decode()
+    page = render("explain/trace.html", trace=record, languages=("zh", "en")).decode()
     assert "<b>" not in page
     assert "解码器的输入" in page
-    assert "解码器的输入" not in render("trace.html", trace=record, languages=("de", "en")).decode()
+    assert "解码器的输入" not in render("explain/trace.html", trace=record, languages=("de", "en")).decode()
     assert page.count("<section>") == text.count("\nstep ") == len(record["beams"])
     assert "pruned" in text
 

@@ -7,7 +7,6 @@ Text that begins with '-' goes after ' -- '.
 """
 
 import argparse
-import dataclasses
 import json
 import sys
 from contextlib import ExitStack
@@ -34,9 +33,7 @@ def parser() -> cli.Parser:
     task.add_argument("--attention", metavar="FILE", help="attention of one line: a .png or a .html page")
     task.add_argument("--trace", action="store_true", help="show each step of one line; --output: a .html page")
     task.add_argument("--embed", metavar="NPY", help="write a vector for each line; translate nothing")
-    parser.add_argument(
-        "--pooling", default="mean", metavar="NAME", help="with --embed: mean (default), first or attention"
-    )
+    parser.add_argument("--pooling", default="mean", metavar="NAME", help="with --embed: mean, first, attention (mean)")
     parser.add_argument("--version", action="version", version=dragoman.__version__)
     cli.add_translation_options(parser)
     return parser
@@ -73,8 +70,8 @@ def main(argv: list[str]) -> None:
             return
         search, n_warnings = cli.search_config(args, translator.bundle.search), 0
         if args.trace:
-            search = dataclasses.replace(search, kind="beam", beam_size=args.beam_size or 1, n_best=1)
-            show(translator.trace(args.text[0], search, direction=str(direction)), out, direction)
+            trace = translator.trace(args.text[0], search, args.beam_size or 1, direction=str(direction))
+            show(trace, out, direction)
             return
         for number, result in enumerate(translator.stream(lines, search, scored=args.json, **settings), 1):
             for message in result.warnings:
@@ -109,7 +106,7 @@ def show(trace: dict[str, Any], out: IO[bytes] | None, languages: Direction) -> 
     from dragoman.explain.trace import as_text
 
     if out:
-        out.write(render("trace.html", trace=trace, languages=languages))
+        out.write(render("explain/trace.html", trace=trace, languages=languages))
     else:
         Console().print(as_text(trace), soft_wrap=True)
 

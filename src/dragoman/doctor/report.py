@@ -3,7 +3,6 @@
 The page (report.html) is self-contained, without scripts. The lines are summary.j2.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from dragoman.errors import UserError
 from dragoman.explain.page import render
 from dragoman.languages import is_chinese
 
-_FOLDER = Path(__file__).parent
 N_PLACES, N_EXAMPLES, MAX_SHOWN = 1000, 5, 300  # per finding; characters of a sentence
 N_BARS = 41  # of a histogram
 TITLES = {"act": "Needs your attention", "cleaned": "Handled by cleaning"}
@@ -77,9 +75,9 @@ def _histogram(values: np.ndarray, start: float, width: float) -> dict[str, Any]
 
 def page(report: dict[str, Any]) -> bytes:
     """Return the report as HTML in UTF-8."""
-    return render(_FOLDER / "report.html", **report, titles=TITLES)
+    return render("doctor/report.html", **report, titles=TITLES)
 
 
 def summary(report: dict[str, Any]) -> Text:
     """Return the report as lines for the terminal, coloured where rich prints them."""
-    return Text.from_markup(render(_FOLDER / "summary.j2", autoescape=False, **report, titles=TITLES).decode().strip())
+    return Text.from_markup(render("doctor/summary.j2", autoescape=False, **report, titles=TITLES).decode().strip())

@@ -75,7 +75,7 @@ def page(run: Path, language: str = "en") -> bytes:
         "defaults": flatten(asdict(Config())),
         "advice": advice(record),
     }
-    return render(Path(__file__).with_name("report.html"), **content)
+    return render("evaluation/report.html", **content)
 
 
 def advice(record: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,8 +101,7 @@ def read_challenge(path: Path) -> list[ChallengeSentence]:
 
 def count_passed(sentences: Sequence[ChallengeSentence], translations: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Phenomenon -> sentences passed, and all sentences; "all" comes last."""
-    passed, every = Counter[str](), Counter[str]()
-    for sentence, translation in zip(sentences, translations, strict=True):
-        every.update((sentence.phenomenon, "all"))
-        passed.update((sentence.phenomenon, "all") if sentence.passes(translation) else ())
-    return {name: (passed[name], every[name]) for name in [*sorted(every.keys() - {"all"}), "all"]}
+    right = [sentence.passes(text) for sentence, text in zip(sentences, translations, strict=True)]
+    names = [sentence.phenomenon for sentence in sentences]
+    every, passed = Counter(names), Counter(compress(names, right))
+    return {name: (passed[name], n) for name, n in sorted(every.items())} | {"all": (sum(right), len(right))}

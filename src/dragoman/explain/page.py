@@ -13,14 +13,11 @@ from jinja2 import Environment
 
 
 def render(template: str | Path, *, autoescape: bool = True, block: str | None = None, **values: object) -> bytes:
-    """Return a template, or one block of it, filled in, as UTF-8.
-
-    A name without a folder is a file of explain/.
-    """
+    """Return a template of the package, or one block of it, filled in, as UTF-8."""
     environment = Environment(autoescape=autoescape, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters |= {"numbers": numbers, "data_url": data_url, "visible": visible}
-    page = environment.from_string((Path(__file__).parent / template).read_text(encoding="utf-8"))
+    page = environment.from_string((Path(__file__).parents[1] / template).read_text(encoding="utf-8"))
     text = "".join(page.blocks[block](page.new_context(values))) if block else page.render(values)
     return text.encode("utf-8", "replace")
 

@@ -78,7 +78,7 @@ def attention_page(pair: Attended, languages: tuple[str, str], **texts: Any) -> 
     # [layer][head][cell], in thousandths
     weights = {kind: (1000 * each).round().int().flatten(2).tolist() for kind, each in pair.maps.items()}
     data = {"languages": languages, "pieces": pair.pieces, "weights": weights}
-    return render("page.html", languages=languages, data=data, **texts)
+    return render("explain/page.html", languages=languages, data=data, **texts)
 
 
 @torch.no_grad()
@@ -139,4 +139,4 @@ def _search(
 
 def as_text(trace: Trace) -> Text:
     """Return the trace for the terminal, coloured where rich prints it."""
-    return Text.from_ansi(render("trace.j2", autoescape=False, trace=trace).decode().rstrip())
+    return Text.from_ansi(render("explain/trace.j2", autoescape=False, trace=trace).decode().rstrip())

@@ -22,11 +22,10 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
         setting = "data.tokenizer.vocabulary=separate" if separate else "the language tags of a model of two directions"
         raise UserError(f"{folder}: Argos Translate does not support {setting}. Use ctranslate2")
     summary = export.export_bundle(folder, sources, quantization=quantization)
-    from_code, to_code = ("zt" if is_traditional(code) else primary(code) for code in info.directions[0])
-    metadata = {"package_version": "1.0", "argos_version": "1.9.0"}
-    metadata |= {"from_code": from_code, "from_name": english_name(from_code)}
-    metadata |= {"to_code": to_code, "to_name": english_name(to_code)}
-    root = f"translate-{from_code}_{to_code}-1_0"
+    src, tgt = ("zt" if is_traditional(code) else primary(code) for code in info.directions[0])
+    metadata = {"package_version": "1.0", "argos_version": "1.9.0", "from_code": src, "to_code": tgt}
+    metadata |= {"from_name": english_name(src), "to_name": english_name(tgt)}
+    root = f"translate-{src}_{tgt}-1_0"
     target = folder / f"{root}.argosmodel"
     with files.replacing(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(f"{root}/metadata.json", json.dumps(metadata, indent=2))

@@ -31,6 +31,7 @@ from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
+from dragoman.explain.page import render
 from dragoman.languages import primary
 from dragoman.model.transformer import Transformer
 from dragoman.search.search import NEVER, normalised
@@ -132,13 +133,11 @@ def _write_tokenizer(bundle: Bundle, folder: Path) -> None:
 
 def _card(bundle: Bundle, folder: Path) -> str:
     """Return the bundle's card for the hub, with the scores of the run."""
-    import jinja2
-
     tests = [read_json(path) for path in sorted(evaluations(folder).glob("*/scores.json"))]
     sections = re.split(r"(?m)^(?=## )", (folder / CARD).read_text(encoding="utf-8"))
     languages = sorted({primary(bundle.src), primary(bundle.tgt)})
-    template = jinja2.Template(Path(__file__).with_name("card.md.j2").read_text("utf-8"), keep_trailing_newline=True)
-    return template.render(info=bundle, tests=tests, sections=sections, languages=languages)
+    values: dict[str, Any] = {"info": bundle, "tests": tests, "sections": sections, "languages": languages}
+    return render("export/card.md.j2", autoescape=False, **values).decode()
 
 
 def _verify(bundle: Bundle, folder: Path, texts: Sequence[str]) -> None:

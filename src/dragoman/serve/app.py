@@ -240,8 +240,7 @@ class Service:
     def trace(self, request: wire.Trace) -> dict[str, Any]:
         """Return the search for the first sentence, as in explain/trace.py."""
         translator, direction, texts = self._sentences(request)
-        search = dataclasses.replace(translator.bundle.search, kind="beam", beam_size=request.beam, n_best=1)
-        return translator.trace("".join(texts[:1]), search, direction=direction)
+        return translator.trace("".join(texts[:1]), translator.bundle.search, request.beam, direction=direction)
 
     def _sentences(self, request: wire.Languages) -> tuple[Translator, str, list[str]]:
         """Return the translator, the direction, and the first sentences to translate."""

@@ -11,6 +11,7 @@ the first window. The n-th best translation of a line consists of the n-th best 
 in windows, so memory does not grow with the length of a file.
 """
 
+import dataclasses
 import itertools
 import logging
 import sys
@@ -130,11 +131,12 @@ class Translator:
         tgt = self.bundle.tgt_tokenizer.encode(clean_text(translation))
         return attended(self.model, self.tokenizers, self._whole(line, direction), tgt)
 
-    def trace(self, line: str, search: SearchConfig, *, direction: str | None = None) -> dict[str, Any]:
-        """Return each step of the search for `line`, as in explain/trace.py."""
+    def trace(self, line: str, search: SearchConfig, beam_size: int, *, direction: str | None = None) -> dict[str, Any]:
+        """Return each step of a beam search for `line`, as in explain/trace.py."""
         from dragoman.explain.trace import trace
 
-        return trace(self.model, self.tokenizers, self._whole(line, direction), search)
+        beam = dataclasses.replace(search, kind="beam", beam_size=beam_size, n_best=1)
+        return trace(self.model, self.tokenizers, self._whole(line, direction), beam)
 
     def embed(
         self,
