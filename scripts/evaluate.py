@@ -96,6 +96,8 @@ def run_challenge(args: argparse.Namespace, translator: Translator, folder: Path
     """Translate the challenge set, print the passed sentences, save the translations."""
     direction = args.direction or str(translator.bundle.directions[0])
     path = Path(args.challenge) if args.challenge else included(f"data/challenge/{direction}.tsv")
+    if not path.is_file():
+        raise UserError(f"{path}: no such challenge set. The included one is for zh_en; name a FILE")
     output = Path(args.output) if args.output else folder / f"challenge-{path.stem}"
     passed = challenge(translator, path, output, cli.search_config(args, translator.bundle.search), direction=direction)
     table = Table("phenomenon", "passed", "sentences", "share", title=f"{path.stem} challenge set")

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from compare import grid
+from dragoman.bundle import read_json
 from dragoman.commands import cli
-from dragoman.evaluation.report import leaderboard, page
 
 
 @cli.command
@@ -25,7 +25,10 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     runs = list(dict.fromkeys(map(Path, args.runs)))
     is_one, target = len(runs) == 1, args.html
-    content = page(runs[0], args.language) if is_one else table(runs, args.levels)
+    read_json(runs[0] / "metrics.json")  # an error before an import that takes seconds
+    from dragoman.evaluation.report import leaderboard, page
+
+    content = page(runs[0], args.language) if is_one else table(*leaderboard(runs, args.levels))
     if target or is_one:
         # RUN/report.html is replaced: training writes it, and an evaluation makes it outdated.
         path = target or str(runs[0] / "report.html")
@@ -34,9 +37,8 @@ def main(argv: list[str]) -> None:
         print(f"report: {path} (open it in a browser)")
 
 
-def table(runs: list[Path], levels: list[float]) -> bytes:
+def table(rows: list[dict[str, str]], notes: list[str]) -> bytes:
     """Print the table of several runs; return it as HTML."""
-    rows, notes = leaderboard(runs, levels)
     width = None if sys.stdout.isatty() else 200
     console = Console(record=True, width=width, highlight=False, markup=False)
     console.print(grid(rows), *notes, sep="\n", soft_wrap=True)

@@ -19,7 +19,7 @@ class UserError(Exception):
 
 def suggest(word: str, choices: Iterable[str]) -> str:
     """Return " (did you mean 'x'?)" for the choice closest to `word`, else ""."""
-    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 

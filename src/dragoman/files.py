@@ -41,7 +41,7 @@ def replacing(path: Path, *, keep_previous: bool = False) -> Iterator[IO[bytes]]
         os.replace(part, path)
         _sync(path.parent)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error}") from error
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -197,10 +197,9 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
     keep, chosen = assign_splits(train_hashes, hashes(given), missing, config.leak, counts, train["synthetic"][own])
     if not keep.any():
         causes = reasons(counts) or "no pair was read"
-        raise UserError(
-            f"data.corpora: no training pair is left after cleaning ({causes}). For 'wrong script': if a TSV has "
-            f"{config.tgt} first, write '{config.tgt}<TAB>{config.src}' as its first line"
-        )
+        hint = f"If a TSV has {config.tgt} first, write '{config.tgt}<TAB>{config.src}' as its first line"
+        hint = hint if "wrong script" in causes else "Run scripts/doctor.py on it"
+        raise UserError(f"data.corpora: no training pair is left after cleaning ({causes}). {hint}")
     stored = Ragged(folder / "texts")
     for split, indices in chosen.items():
         sides = (stored.texts(2 * own[indices] + side) for side in (0, 1))

@@ -201,7 +201,8 @@ def _read(files: list[Path], columns: Columns) -> Iterator[Rows]:
             yield from _chunks(READERS[suffix_of(file)](file, columns._replace(where=file)))
         # The XML parser raises SyntaxError.
         except (OSError, EOFError, ValueError, TypeError, RuntimeError, SyntaxError, zlib.error) as error:
-            raise UserError(f"{file}: cannot be read as {suffix_of(file)} ({error})") from error
+            reason = re.sub(r" in row \d+", "", str(error))  # of a block of the file
+            raise UserError(f"{file}: cannot be read as {suffix_of(file)} ({reason})") from error
 
 
 def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[Rows]:

@@ -114,7 +114,7 @@ def lines(path: Path, opened: IO[bytes] | None = None) -> Iterator[str]:
         if damaged > number / 2:
             raise wrong
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from error
+        raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
 def check_aligned(src: Path, tgt: Path) -> None:

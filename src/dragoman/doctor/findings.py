@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
 
 _KINDS = """
-act | 8 | swapped languages | The source is written like {tgt}, the target like {src}. Swap src and tgt.
+act | 8 | swapped languages | The source is written like {tgt}, the target like {src}. Begin a TSV with {tgt}<TAB>{src}.
 act | 7 | mojibake | UTF-8 was read as Windows-1252 or GBK (Ã©, â€™, 浣犲ソ). Create the file again, or delete the rows.
 act | 7 | invalid UTF-8 | The bytes become U+FFFD. If the file is GB18030: iconv -f GB18030 -t UTF-8.
 act | 6 | replacement character | U+FFFD replaces a lost character. Create the file again, or delete the rows.

@@ -81,14 +81,15 @@ def page(run: Path, language: str = "en") -> bytes:
 def advice(record: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of each advice, or a false value where it does not apply."""
     history, monitor = record["metrics"]["validations"], record["config"]["training"]["monitor"]
-    n_read, n_kept = (record["cleaning"]["train"][key] for key in ("read", "kept"))
+    cleaning, n_train = record["cleaning"].values(), record["cleaning"]["train"]["kept"]
+    n_read, n_kept = (sum(counts.get(key, 0) for counts in cleaning) for key in ("read", "kept"))
     last, lowest = history[-1], min(history, key=lambda each: each["loss"])
     early = [history[0], *(each for each in history if each["step"] <= 0.8 * last["step"])][-1]
     gain = (last[monitor] - early[monitor]) * (-1 if monitor.split("_")[0] in {"loss", *LOWER_IS_BETTER} else 1)
     return {
         "longer": gain > 0.02 * abs(last[monitor]) and [each[monitor] for each in (early, last)],
         "overfit": last["loss"] > 1.02 * lowest["loss"] and str(lowest["step"]),
-        "few": n_kept < 100_000 and n_kept,
+        "few": n_train < 100_000 and n_train,
         "dropped": n_kept < 0.9 * n_read and 1 - n_kept / n_read,
     }
 

@@ -24,7 +24,7 @@ from dragoman.config import SearchConfig
 from dragoman.data.text import Pair, clean_text, lines
 from dragoman.errors import UserError
 from dragoman.evaluation.testsets import count_passed, of_files, read_challenge
-from dragoman.languages import Direction, is_unspaced
+from dragoman.languages import Direction, is_unspaced, reads
 from dragoman.metrics import LOWER_IS_BETTER, METRICS, Score, reference_streams
 from dragoman.translation.translator import Translator
 
@@ -58,6 +58,9 @@ def evaluate(
     """
     check_replaceable(folder, SCORES)
     sources, references = [pair.src for pair in pairs], [pair.references for pair in pairs]
+    if not reads(direction.src, "\n".join(sources)):
+        hint = f"If a TSV has {direction.tgt} first, write {direction.tgt}<TAB>{direction.src} as its first line"
+        raise UserError(f"{name}: the sources are not in the script of '{direction.src}'. {hint}")
     if (folder / SCORES).exists() and list(lines(folder / "source.txt")) != sources:
         raise UserError(f"{folder}: holds the scores of another test set. Name another --output")
     results = translator.stream(sources, search, direction=str(direction), scored=False, **settings)

@@ -73,6 +73,8 @@ def open_run(config: Config, run_dir: Path) -> dict[str, Any]:
         keys = sorted(key for key in new if old.get(key) != new[key] and key not in MAY_CHANGE)
         if keys:
             show = partial(json.dumps, ensure_ascii=False)
+            for tree in (old, new):  # of a corpus, what is set
+                tree["data.corpora"] = [{k: v for k, v in c.items() if v} for c in tree["data.corpora"]]
             changes = "; ".join(f"{key} (was {show(old.get(key))}, now {show(new[key])})" for key in keys)
             hint = "Choose another name (name=...), or give the old values to resume"
             raise UserError(f"{run_dir}: the run began with other settings: {changes}. {hint}")
