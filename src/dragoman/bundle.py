@@ -111,8 +111,7 @@ def load_info(folder: Path | str) -> BundleInfo:
     # joint.model, or src.model before tgt.model
     names = sorted(name for name in listed(folder) if name.endswith(".model")) or ["joint.model"]
     verify(folder, (CONFIG, *names))
-    tokenizers = [Tokenizer(folder / name) for name in names]
-    return info_from_json(config, tokenizers, folder / CONFIG)
+    return info_from_json(config, [Tokenizer(folder / name) for name in names], folder / CONFIG)
 
 
 def info_from_json(data: dict[str, Any], tokenizers: Sequence[Tokenizer], path: Path) -> BundleInfo:

@@ -23,7 +23,6 @@ from dragoman.files import included
 CONFIGS = included("configs")
 # The groups of configs/, and the names of their files.
 GROUPS = {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in sorted(CONFIGS.glob("*/"))}
-_NAMED = ("name", "experiment")  # keys whose values name a run already
 # Part of an error of Hydra or OmegaConf -> what a user would do about it.
 _HINTS = {
     "ListConfig": "is a list. Write '[a,b]'; corpora: '[{path: my.tsv}]'",
@@ -56,11 +55,13 @@ def sweep(overrides: list[str]) -> list[list[str]]:
         raise UserError(_explain(error, overrides)) from None
     swept = {each.get_key_element(): list(each.sweep_string_iterator()) for each in parsed if each.is_sweep_override()}
     fixed = [text for each, text in zip(parsed, overrides, strict=True) if not each.is_sweep_override()]
+    # Keys whose values name a run already.
+    named = {"name"} if any(text.startswith("name=") for text in fixed) else {"name", "experiment"}
     runs = []
     for values in itertools.product(*swept.values()):
         settings = dict(zip(swept, values, strict=True))
         run = [*fixed, *(f"{key}={value}" for key, value in settings.items())]
-        parts = [f"{key.split('.')[-1]}={value}" for key, value in settings.items() if key not in _NAMED]
+        parts = [f"{key.split('.')[-1]}={value}" for key, value in settings.items() if key not in named]
         name = re.sub(r"[^\w.=-]+", "-", "_".join([compose(run).name, *parts]))
         runs.append([*run, f"name='{name}'"])
     return runs

@@ -57,7 +57,7 @@ def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
 
     If the process is killed between the two renames, the old folder remains as NAME.previous; see `current`.
     """
-    new, old = folder.with_name(f".{folder.name}.new"), previous_of(folder)
+    new, old = folder.with_name(f".{folder.name}.{os.getpid()}.new"), previous_of(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(new, ignore_errors=True)

@@ -155,5 +155,6 @@ def test_validation_of_both_directions_holds_each_pair_twice(small: Callable) ->
 
 
 def test_an_unknown_tokenizer_kind_fails_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.tokenizer\.kind"):
-        TranslationData(DataConfig(tokenizer=TokenizerConfig(kind="bpee")), tmp_path, 1)
+    for tokenizer in (TokenizerConfig(kind="bpee"), TokenizerConfig(kind="char", sampling=0.1)):
+        with pytest.raises(UserError, match=r"data\.tokenizer\.kind=\w+: choose one of bpe, unigram"):
+            TranslationData(DataConfig(tokenizer=tokenizer), tmp_path, 1)

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from dragoman.config import Config, TrainerConfig, TrainingConfig
+from dragoman.config import Config, DataConfig, TrainerConfig, TrainingConfig
 from dragoman.data.text import Pair
 from dragoman.languages import Direction
 from dragoman.training.validation import ValidationCallback, select_pairs
@@ -10,14 +10,13 @@ from dragoman.training.validation import ValidationCallback, select_pairs
 PAIRS = [Pair(f"s{n}", f"t{n}", (f"t{n}",), "ab"[n % 2]) for n in range(8)]
 
 
-def make(pairs=PAIRS, *, monitor="bleu", metrics=("bleu", "ter"), patience=0, limit=None, n_pairs=8):
+def make(pairs=PAIRS, *, monitor="bleu", metrics=("bleu", "ter"), patience=0, max_length=256, n_pairs=8):
     tokenizer = SimpleNamespace(encode_batch=lambda texts: [[4] * 9 for _ in texts], tag=lambda language: [])
     data = SimpleNamespace(validation=pairs, directions=[Direction("zh", "en")])
     data.src_tokenizer = data.tgt_tokenizer = tokenizer
-    module = SimpleNamespace(model=SimpleNamespace(max_positions=limit))
     trainer = TrainerConfig(metrics=list(metrics), validation_pairs=n_pairs)
-    config = Config(trainer=trainer, training=TrainingConfig(monitor=monitor, patience=patience))
-    return ValidationCallback(data, config, module)
+    training, data_config = TrainingConfig(monitor=monitor, patience=patience), DataConfig(max_length=max_length)
+    return ValidationCallback(data, Config(data=data_config, trainer=trainer, training=training), SimpleNamespace())
 
 
 def record(step, **scores):
@@ -56,8 +55,8 @@ def test_patience_counts_validations_since_the_best():
     assert not validation.is_exhausted
 
 
-def test_sources_end_at_the_last_position():
-    assert {len(source) for source in make(limit=6).sources} == {5}
+def test_sources_have_at_most_max_length_pieces():
+    assert {len(source) for source in make(max_length=5).sources} == {5}
     assert {len(source) for source in make().sources} == {9}
 
 

@@ -17,7 +17,7 @@ from dragoman.data.collate import Batch, BatchDataset, BatchPlan, collate, lengt
 from dragoman.data.prepare import prepare
 
 
-def _ignore_signals(worker: int) -> None:
+def _block_signals(worker: int) -> None:
     """Block stop signals in a worker, so that it lives until the run is saved."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
 
@@ -56,13 +56,8 @@ class TranslationData(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Batch]:
         """Return the endless stream of batches, from number `consumed` on."""
         # An index is a whole batch.
-        return DataLoader(
-            self._dataset,
-            batch_size=None,
-            sampler=self.plan.stream(self.consumed),
-            num_workers=self.config.workers,
-            worker_init_fn=_ignore_signals,
-        )
+        sampler, workers = self.plan.stream(self.consumed), self.config.workers
+        return DataLoader(self._dataset, None, sampler=sampler, num_workers=workers, worker_init_fn=_block_signals)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return all validation pairs, in every direction, on every rank, longest first.

@@ -73,7 +73,7 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     Writes data.json, cleaning.json, and the validation and test pairs into `run_dir`. If several processes call it, one
     works and the others wait.
     """
-    check_choice("data.tokenizer.kind", config.tokenizer.kind, KINDS)
+    check_choice("data.tokenizer.kind", config.tokenizer.kind, KINDS[:2] if config.tokenizer.sampling else KINDS)
     run_dir.mkdir(parents=True, exist_ok=True)
     corpora, notes = _find_all(config, run_dir / "data.json")
     # What training batches alone use does not change the vocabulary.
@@ -124,9 +124,7 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
                 raise
             notes.append(f"{error}. This run trains without it: it is optional.")
     if not corpora:
-        raise UserError(
-            f"data.corpora: none available. {' '.join(notes)} Name one, e.g. data.corpora='[{{path: my.tsv}}]'"
-        )
+        raise UserError(f"data.corpora: none available. {' '.join(notes)} Name one: data.corpora='[{{path: my.tsv}}]'")
     files.write(record, json.dumps([corpus.config.label for corpus in corpora]).encode())
     return corpora, notes
 
@@ -162,7 +160,8 @@ def _write(folder: Path, corpora: list[Corpus], config: DataConfig) -> None:
             ids = list(chain.from_iterable(compress(rows, is_short)))
             kept.append(chunk[is_short])
             append(np.fromiter(chain.from_iterable(ids), id_type).data, list(map(len, ids)))
-    short = np.concatenate(kept)
+    if not len(short := np.concatenate(kept)):
+        raise UserError(f"data.max_length={config.max_length}: every training pair is longer. Raise it")
     report["train"] += Counter({TOO_LONG: len(pairs) - len(short), "kept": len(short)})
     np.save(folder / "corpus.npy", corpus_of[short])
     (folder / "report.json").write_text(json.dumps(report))

@@ -125,7 +125,8 @@ def read_tmx(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
             for variant in element.iter("tuv"):
                 code = variant.get("{http://www.w3.org/XML/1998/namespace}lang") or variant.get("lang") or ""
                 (segment,) = variant.iter("seg")
-                texts.setdefault(primary(code), "".join(segment.itertext()))
+                if primary(code) not in texts or code in columns:  # zh-TW beside zh-CN
+                    texts[primary(code)] = "".join(segment.itertext())
             languages |= texts.keys()
             if {src, tgt} <= texts.keys():
                 yield texts[src], texts[tgt]
@@ -185,8 +186,7 @@ def find(config: CorpusConfig, src: str, tgt: str, root: str | None = None, *, c
             f"{local}: no reader for '{suffix_of(local)}' files. A corpus in one file ends in {', '.join(READERS)} "
             "(or with .gz after it); two aligned text files are named by src_path and tgt_path"
         )
-    key = _key(splits, columns)
-    return Corpus(config, key, lambda: {split: _read(files, columns) for split, files in splits.items()})
+    return Corpus(config, _key(splits, columns), lambda: {name: _read(each, columns) for name, each in splits.items()})
 
 
 def _read_aligned(src: Path, tgt: Path, *, check: bool) -> Iterator[Rows]:

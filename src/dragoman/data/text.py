@@ -40,11 +40,10 @@ _ANY_DEFECT = re.compile(f"[{''.join(DEFECTS.values())}]")
 # Minimum number of lines that are not UTF-8 to judge the encoding of a file.
 _FEW = 10
 
-_LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 # Marks, closing characters and white space; or line breaks. Possessive quantifiers prevent backtracking.
 _BOUNDARY = re.compile(
     r"(?P<marks>[。｡！？；．….!?]++)(?P<closers>[”’」』）】》〉］｝\"')\]}»]*+)(?P<space>\s*+)"
-    f"|[{_LINE_BREAKS}]++\\s*+"
+    f"|[{DEFECTS['line end']}]++\\s*+"
 )
 # These always end a sentence.
 _FULL = re.compile("[。｡！？；]")
@@ -146,7 +145,7 @@ def split_sentences(text: str, max_chars: int | None = None) -> list[tuple[str, 
 def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
     """Whether a match of _BOUNDARY ends the sentence that begins at `start`."""
     marks, closers, space = match.group("marks", "closers", "space")
-    if not marks or set(space) & set(_LINE_BREAKS):
+    if not marks or set(space) & set(DEFECTS["line end"]):
         return True
     after = text[match.end() : match.end() + 1]
     if not space and (_CONTINUES.match(after) or _ASIDE.search(closers)):

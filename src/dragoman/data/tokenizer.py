@@ -128,7 +128,8 @@ class Tokenizer:
         # sentencepiece seeds a generator per thread at its first use. A batch call, hence the empty second text, starts
         # a new thread each time.
         sentencepiece.set_random_generator_seed(seed % 2**32)
-        return self._model.encode([text, ""], num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha)[0]
+        ids = self._model.encode([text, ""], num_threads=1, enable_sampling=True, nbest_size=-1, alpha=alpha)[0]
+        return ids or self.encode(text)  # char and word cannot sample: sentencepiece returns nothing
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; special ids and tags are dropped."""

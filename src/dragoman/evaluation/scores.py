@@ -26,6 +26,7 @@ from dragoman.errors import UserError
 from dragoman.evaluation.testsets import count_passed, of_files, read_challenge
 from dragoman.languages import Direction, is_unspaced, reads
 from dragoman.metrics import LOWER_IS_BETTER, METRICS, Score, reference_streams
+from dragoman.translation.ctranslate2 import SEARCHES
 from dragoman.translation.translator import Translator
 
 HYPOTHESES, SCORES, CHALLENGE = "hypotheses.txt", "scores.json", "challenge.json"
@@ -78,7 +79,7 @@ def evaluate(
         "test_set": name,
         "sentences": len(hypotheses),
         "model": translator.bundle.meta.get("name"),
-        "engine": translator.engine,
+        "engine": translator.engine if search.kind in SEARCHES else "torch",
         "direction": str(direction),
         "search": dataclasses.asdict(search),
     }
@@ -204,8 +205,7 @@ def _verdicts(first: str, other: str, scores: Mapping[str, Scores]) -> list[str]
         difference = score["score"] - scores[first][metric]["score"]
         text = f"{score['name']} {difference:+.2f}"
         if max(score["p"]) < SIGNIFICANT and difference:
-            is_gain = (difference > 0) != (metric in LOWER_IS_BETTER)
-            (better if is_gain else worse).append(text)
+            (better if (difference > 0) != (metric in LOWER_IS_BETTER) else worse).append(text)
         if metric in AGREEMENT:
             shares = [share for share, least in AGREEMENT[metric].items() if least <= abs(difference)]
             meanings.append(f"{text} in {f'at least {shares[-1]} %' if shares else 'less than 50 %'}")

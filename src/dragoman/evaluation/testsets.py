@@ -56,8 +56,7 @@ def of_files(src: Path, references: Sequence[Path]) -> list[Pair]:
     for reference in references:
         check_aligned(src, reference)
     columns = zip(*(map(clean_text, lines(path)) for path in (src, *references)), strict=True)
-    pairs = [Pair(text, first, tuple(filter(None, others))) for text, first, *others in columns]
-    return _checked(pairs, str(src))
+    return _checked([Pair(text, first, tuple(filter(None, others))) for text, first, *others in columns], str(src))
 
 
 def _checked(pairs: Sequence[Pair], where: str) -> list[Pair]:

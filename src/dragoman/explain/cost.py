@@ -47,9 +47,7 @@ def count_flops(model: Transformer, rows: Any, src: Any, tgt: Any, tokens: Any) 
         "cross-attention": ((src + tgt) / 2, c.n_decoder_layers * tgt * src),
         "decoder feed-forward": (tgt, 0),
     }
-    forward = {
-        part: rows * (2 * n[part] * positions + 4 * pairs * c.d_model) for part, (positions, pairs) in layout.items()
-    }
+    forward = {part: rows * (2 * n[part] * places + 4 * pairs * c.d_model) for part, (places, pairs) in layout.items()}
     forward["projection"] = 2 * len(model.possible) * c.d_model * tokens
     return {part: 3 * operations for part, operations in forward.items()}
 

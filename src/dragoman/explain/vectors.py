@@ -41,9 +41,7 @@ def read_vectors(path: Path, limit: int | None = None) -> Any:
     return vectors
 
 
-def start_from_vectors(
-    model: Transformer, path: Path, src_tokenizer: Tokenizer, tgt_tokenizer: Tokenizer
-) -> dict[str, object]:
+def start_from_vectors(model: Transformer, path: Path, src: Tokenizer, tgt: Tokenizer) -> dict[str, object]:
     """Initialise the embedding of each piece from its vector in `path`, if any.
 
     Returns {"file": name, "covered": {"src": pieces with a vector, "tgt": pieces with a vector}}.
@@ -52,7 +50,7 @@ def start_from_vectors(
     if words.vector_size != d_model:
         raise UserError(f"model.embedding.init: {path} needs model.d_model={words.vector_size} (found {d_model})")
     marked = 1000 * sum(word[:1] == MARK and word[1:2].isalnum() for word in words.index_to_key) >= len(words)
-    sides = {"src": (src_tokenizer, model.src_embedding), "tgt": (tgt_tokenizer, model.tgt_embedding)}
+    sides = {"src": (src, model.src_embedding), "tgt": (tgt, model.tgt_embedding)}
     covered = {}
     for side, (tokenizer, embedding) in sides.items():
         # The special pieces come first.

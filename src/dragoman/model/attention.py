@@ -35,8 +35,7 @@ def causal_attn_mask(n_queries: int, n_keys: int, device: torch.device | None = 
     The mask is aligned at the bottom right, so it is also correct with a cache, where T_q < T_k. (`is_causal` of
     SDPA aligns at the top left. A single new query would see the first key only.)
     """
-    attn_mask = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
-    return attn_mask.tril(n_keys - n_queries)[None, None]
+    return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)[None, None]
 
 
 class Dot(nn.Module):

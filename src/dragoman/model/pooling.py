@@ -25,7 +25,7 @@ def attention_mean(memory: Tensor, padding: Tensor) -> Tensor:
     """Attention with the masked mean as query: weights softmax_i(mean.h_i / sqrt(D))."""
     query = masked_mean(memory, padding)[..., None]  # (B, D, 1)
     scores = (memory @ query).squeeze(-1) / memory.size(-1) ** 0.5  # (B, S)
-    return _weighted_sum(_softmax(scores, padding), memory)
+    return (_softmax(scores, padding)[:, None] @ memory).squeeze(1)  # (B, 1, S) @ (B, S, D) -> (B, D)
 
 
 Pooling = Callable[[Tensor, Tensor], Tensor]
@@ -41,7 +41,7 @@ class AttentionPooling(nn.Module):
         self.score = nn.Linear(d_model, 1, bias=False)  # w
 
     def forward(self, memory: Tensor, padding: Tensor) -> Tensor:
-        return _weighted_sum(self.weights(memory, padding), memory)
+        return (self.weights(memory, padding)[:, None] @ memory).squeeze(1)
 
     def weights(self, memory: Tensor, padding: Tensor) -> Tensor:
         """alpha (B, S): each row sums to 1, and padding has weight 0."""
@@ -51,7 +51,3 @@ class AttentionPooling(nn.Module):
 def _softmax(scores: Tensor, padding: Tensor) -> Tensor:
     """Softmax over the tokens of each row (B, S); zeros for a row without tokens."""
     return scores.masked_fill(padding, float("-inf")).softmax(-1).masked_fill(padding, 0.0)
-
-
-def _weighted_sum(weights: Tensor, memory: Tensor) -> Tensor:
-    return (weights[:, None] @ memory).squeeze(1)  # (B, 1, S) @ (B, S, D) -> (B, D)

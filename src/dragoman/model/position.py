@@ -91,8 +91,7 @@ def sinusoid(positions: Tensor, d_model: int, base: float) -> Tensor:
 def phases(positions: Tensor, d_model: int, base: float) -> Tensor:
     """(T,) -> (T, D/2): pos / base^(2i/D)."""
     even = torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32)
-    frequencies = torch.exp(even * (-math.log(base) / d_model))
-    return positions[:, None].float() * frequencies
+    return positions[:, None].float() * torch.exp(even * (-math.log(base) / d_model))
 
 
 class Sinusoidal(Position):
@@ -140,11 +139,6 @@ class Rope(Position):
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
-def distances(q_positions: Tensor, k_positions: Tensor) -> Tensor:
-    """(T_q,), (T_k,) -> (T_q, T_k): j - i of query i and key j."""
-    return k_positions - q_positions[:, None]
-
-
 class T5(Position):
     """Learned bias per head and bucket of distances (Raffel et al. 2020, section 2.1).
 
@@ -174,7 +168,7 @@ class T5(Position):
         return first + torch.where(far < exact, far, wide)
 
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        buckets = self.buckets(distances(q_positions, k_positions))  # (T_q, T_k)
+        buckets = self.buckets(k_positions - q_positions[:, None])  # (T_q, T_k)
         return self.table[buckets].permute(2, 0, 1)  # (H, T_q, T_k)
 
 
@@ -234,7 +228,7 @@ class Alibi(Position):
 
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
         # Computed in fp32; the fused kernel (attention.py) rounds it to the dtype of q.
-        return -self.slopes[:, None, None] * distances(q_positions, k_positions).abs()
+        return -self.slopes[:, None, None] * (k_positions - q_positions[:, None]).abs()
 
 
 POSITIONS: dict[str, type[Position]] = {

@@ -199,8 +199,7 @@ class Transformer(nn.Module):
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
         """src (B, S), tgt_in (B, T) -> logits (B, T, V). Training uses decode()."""
-        states = self.decode(tgt_in, self.encode(src, src_key_padding_mask), src_key_padding_mask)
-        return self.projection(states)
+        return self.projection(self.decode(tgt_in, self.encode(src, src_key_padding_mask), src_key_padding_mask))
 
 
 class Dropout(nn.Module):

@@ -128,7 +128,8 @@ def resolve(config: Config) -> Config:
         metric = choose("trainer.metrics", name, METRICS)
         for direction in config.data.every_direction:
             metric(direction.tgt)  # raises UserError without the tokenizer of its language
-    scores, parts = [*config.trainer.metrics, "exact"], [corpus.part for corpus in config.data.corpora]
+    scores = [*config.trainer.metrics, "exact"]
+    parts = [name for c in config.data.corpora for name in (c.part, c.label.replace("/", "-"))]
     of_parts = [f"{score}_{part}" for part in [*parts, *config.data.every_direction] for score in scores]
     check_choice("training.monitor", config.training.monitor, ["loss", *scores, *of_parts])
     sizes: dict[str, Any] = {k: v for k, v in recipe.size("small").items() if getattr(config.model, k) is None}

@@ -121,8 +121,7 @@ def learning_rate(kind: str, step: int, *, peak: float, warmup_steps: int, max_s
     at `max_steps`; while that is infinite (not planned yet), it stays at the peak.
     """
     warmup_steps = max(1, warmup_steps)
-    fraction = SCHEDULES[kind](max(step, warmup_steps), warmup_steps, max_steps)
-    return peak * min(1.0, step / warmup_steps) * fraction
+    return peak * min(1.0, step / warmup_steps) * SCHEDULES[kind](max(step, warmup_steps), warmup_steps, max_steps)
 
 
 class TranslationModule(LightningModule):
@@ -170,14 +169,12 @@ class TranslationModule(LightningModule):
     def _possible(self) -> Tensor:
         return self.model.possible
 
-    def _loss(
-        self, output: tuple[Tensor, Tensor], model: Transformer, label_smoothing: float = 0.0
-    ) -> tuple[Tensor, Tensor]:
+    def _loss(self, output: tuple[Tensor, Tensor], model: Transformer, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return `projected_loss` of the states and targets, over possible pieces only."""
         (states, targets), pieces, weight = output, self._possible, model.projection.weight
         if len(pieces) < len(weight):
             weight, targets = weight.index_select(0, pieces), torch.searchsorted(pieces, targets)
-        return projected_loss(states, weight, targets, label_smoothing=label_smoothing)
+        return projected_loss(states, weight, targets, label_smoothing=smoothing)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # of Lightning

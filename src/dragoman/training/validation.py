@@ -48,9 +48,8 @@ class ValidationCallback(Callback):
         check_choice("training.monitor", self.monitor, ["loss", *self.columns])
         encoded = data.src_tokenizer.encode_batch([pair.src for pair in self.pairs])
         tags = [data.src_tokenizer.tag(direction.tgt) for direction in self.directions]
-        # Truncated, because a sentence may have more ids than the model has positions. One position is for <EOS>.
-        limit = module.model.max_positions and module.model.max_positions - 1
-        self.sources = [[*tags[i % n], *ids][:limit] for i, ids in enumerate(encoded)]
+        # Truncated, one id being <EOS>: the search for a very long one takes minutes, its attention maps gigabytes.
+        self.sources = [[*tags[i % n], *ids][: config.data.longest - 1] for i, ids in enumerate(encoded)]
         self.history: list[Record] = []
         self.hypotheses: list[str] = []  # of the last validation
 
@@ -124,14 +123,12 @@ class ValidationCallback(Callback):
         for suffix, rows in self.groups.items():
             results = []
             for k, direction in enumerate(self.directions):
-                part = [i for i in rows if i % len(self.directions) == k]
-                if not part:
-                    continue
-                texts, references = [self.hypotheses[i] for i in part], [self.references[i] for i in part]
-                scores = evaluate(hypotheses=texts, references=references, tgt=direction.tgt, metrics=self.metrics)
-                n_exact = sum(text in known for text, known in zip(texts, references, strict=True))
-                scores["exact"] = Score(name="exact", score=100 * n_exact / len(part), signature="")
-                results.append(scores)
+                if part := [i for i in rows if i % len(self.directions) == k]:
+                    texts, references = [self.hypotheses[i] for i in part], [self.references[i] for i in part]
+                    scores = evaluate(hypotheses=texts, references=references, tgt=direction.tgt, metrics=self.metrics)
+                    n_exact = sum(text in known for text, known in zip(texts, references, strict=True))
+                    scores["exact"] = Score(name="exact", score=100 * n_exact / len(part), signature="")
+                    results.append(scores)
             for name in self.scores:
                 record[name + suffix] = round(fmean(result[name].score for result in results), 3)
             for name in self.metrics:

@@ -85,7 +85,7 @@ class CTranslate2Engine:
                 batch_type="tokens",
                 asynchronous=True,
                 beam_size=width,
-                num_hypotheses=search.n_best,
+                num_hypotheses=min(search.n_best, width),
                 length_penalty=search.length_penalty,
                 return_scores=scored,
                 max_decoding_length=max(caps[i] for i in chunk),

@@ -66,22 +66,20 @@ class Sentence(NamedTuple):
     is_part: bool = False  # of a sentence that is too long
 
 
-def sentences(
-    text: str, tokenizer: Tokenizer, tag: list[int], max_length: int, max_chars: int | None = None
-) -> Iterator[Sentence]:
-    """Split a text into sentences of at most `max_length` pieces, `tag` not counted.
+def sentences(text: str, tokenizer: Tokenizer, tag: list[int], longest: int, max_chars: int = 0) -> Iterator[Sentence]:
+    """Split a text into sentences of at most `longest` pieces, `tag` not counted.
 
     A sentence that is too long is split again, at half its length. A single character is never split. Addresses, list
     marks, and symbols such as emoji that the vocabulary lacks are sentences of their own, so they are copied.
     """
-    for part, space in split_sentences(text, max_chars or _CHARS_PER_PIECE * max_length):
+    for part, space in split_sentences(text, max_chars or _CHARS_PER_PIECE * longest):
         for clean in _parts(clean_text(part), tokenizer):
             copied = _COPIED.match(clean + " ") or not any(map(str.isalnum, clean))
             ids = [] if copied else tokenizer.encode(clean)
-            if len(ids) <= max_length or len(clean) == 1:
+            if len(ids) <= longest or len(clean) == 1:
                 yield Sentence(clean, tag + ids if ids else [], "")
             else:
-                halves = sentences(clean, tokenizer, tag, max_length, (len(clean) + 1) // 2)
+                halves = sentences(clean, tokenizer, tag, longest, (len(clean) + 1) // 2)
                 yield from (half._replace(is_part=True) for half in halves)
         yield Sentence("", [], space)  # the white space after all of them
 

@@ -119,8 +119,7 @@ class Translator:
             numbers = range(n_sentences, n_sentences + len(sources))
             results = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers, progress=report))
             for line in window:
-                parts = [(sentence, next(results) if sentence.ids else []) for sentence in line]
-                yield join(parts, to, self.bundle)
+                yield join([(sentence, next(results) if sentence.ids else []) for sentence in line], to, self.bundle)
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
             progress(n_lines)
 
