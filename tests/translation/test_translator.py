@@ -61,8 +61,11 @@ def test_a_sentence_longer_than_nearly_all_of_training_is_split_and_has_a_warnin
 
 def test_symbols_list_marks_and_addresses_are_copied(translator: Translator) -> None:
     (zh1, zh2, _), (en1, en2, _) = CHINESE[:3], ENGLISH
-    lines = [f"{zh1}👍{zh2}", f"{zh1[:-1]}👍🏽❤️{zh1[-1]}", f"👍 {zh1}", f"2、{zh1}", f"12. {zh1}", f"• {zh1}"]
-    expected = [f"{en1} 👍 {en2}", f"{en1} 👍🏽❤️", f"👍 {en1}", f"2. {en1}", f"12. {en1}", f"• {en1}"]
+    lines = [f"{zh1}👍{zh2}", f"{zh1[:-1]}👍🏽❤️{zh1[-1]}", f"👍 {zh1}"]
+    expected = [f"{en1} 👍 {en2}", f"{en1} 👍🏽❤️", f"👍 {en1}"]
+    for mark, plain in (("2、", "2."), ("12. ", "12."), ("• ", "•"), ("１．", "1.")):
+        lines.append(mark + zh1)
+        expected.append(f"{plain} {en1}")
     for address in ("https://a.org/b?c=1", "www.a.org", "a.b@c.org"):
         lines.append(f"{zh1}{address}。")
         expected.append(f"{en1} {address}.")

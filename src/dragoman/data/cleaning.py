@@ -198,7 +198,8 @@ def assign_splits(
     chosen = train[:, :0]
     for split, size in sizes.items():
         # A split taken from train shares no sentence with the others, for every data.leak.
-        candidates = np.flatnonzero(keep & ~synthetic & ~leaks(train, np.hstack([given, chosen]), sentence=True))
+        shared = leaks(train, np.hstack([given, chosen]), sentence=True)
+        candidates = np.flatnonzero(keep & ~synthetic & ~shared)
         if len(candidates) > 1:
             splits[split] = _hold_out(train, candidates, size)
             keep[splits[split]] = False

@@ -198,6 +198,8 @@ class BatchDataset(Dataset[Batch]):
         """
         row = src ^ side
         ids, tokenizer = self._ids[row], self._tokenizers[row % 2]
+        if not (self._alpha or self._lowercase):
+            return ids
         seed = zlib.crc32(f"{self._seed} {epoch} {place} {row}".encode())
         lower = side == 0 and seed < self._lowercase * 2**32
         if not (self._alpha or lower):

@@ -125,7 +125,7 @@ def read_tmx(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
             for variant in element.iter("tuv"):
                 code = variant.get("{http://www.w3.org/XML/1998/namespace}lang") or variant.get("lang") or ""
                 (segment,) = variant.iter("seg")
-                if primary(code) not in texts or code in columns:  # zh-TW beside zh-CN
+                if primary(code) not in texts or code in (columns.src, columns.tgt):  # zh-TW after zh-CN
                     texts[primary(code)] = "".join(segment.itertext())
             languages |= texts.keys()
             if {src, tgt} <= texts.keys():

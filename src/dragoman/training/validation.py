@@ -123,12 +123,14 @@ class ValidationCallback(Callback):
         for suffix, rows in self.groups.items():
             results = []
             for k, direction in enumerate(self.directions):
-                if part := [i for i in rows if i % len(self.directions) == k]:
-                    texts, references = [self.hypotheses[i] for i in part], [self.references[i] for i in part]
-                    scores = evaluate(hypotheses=texts, references=references, tgt=direction.tgt, metrics=self.metrics)
-                    n_exact = sum(text in known for text, known in zip(texts, references, strict=True))
-                    scores["exact"] = Score(name="exact", score=100 * n_exact / len(part), signature="")
-                    results.append(scores)
+                part = [i for i in rows if i % len(self.directions) == k]
+                if not part:
+                    continue
+                texts, references = [self.hypotheses[i] for i in part], [self.references[i] for i in part]
+                scores = evaluate(hypotheses=texts, references=references, tgt=direction.tgt, metrics=self.metrics)
+                n_exact = sum(text in known for text, known in zip(texts, references, strict=True))
+                scores["exact"] = Score(name="exact", score=100 * n_exact / len(part), signature="")
+                results.append(scores)
             for name in self.scores:
                 record[name + suffix] = round(fmean(result[name].score for result in results), 3)
             for name in self.metrics:

@@ -23,7 +23,7 @@ _SOURCE_LOOP = re.compile(r"(\w.{0,60}?)(?:[\s,，、.。]*\1){3}", re.IGNORECAS
 MAX_NAME_WORDS = 3  # a name may stay as it is
 # List marks at the beginning, web and e-mail addresses. They are copied.
 _COPIED = re.compile(
-    r"(^\d{1,3}[.)、）](?=\s|[^\s\d])|^[-*•·](?=\s)"
+    r"(^[\d０-９]{1,3}[.．)、）](?=\s|[^\s\d０-９])|^[-*•·](?=\s)"
     r"|(?:(?:https?://|www\.)[!-~]*[\w/]|[\w.+-]+@[\w-]+\.[\w.-]*\w)[.。]*)", re.ASCII
 )  # fmt: skip
 _PLAIN = str.maketrans("’‘“”–—", "''\"\"--")  # for characters that the vocabulary lacks
@@ -73,8 +73,7 @@ def sentences(text: str, tokenizer: Tokenizer, tag: list[int], longest: int, max
     marks, and symbols such as emoji that the vocabulary lacks are sentences of their own, so they are copied.
     """
     for part, space in split_sentences(text, max_chars or _CHARS_PER_PIECE * longest):
-        for clean in _parts(clean_text(part), tokenizer):
-            copied = _COPIED.match(clean + " ") or not any(map(str.isalnum, clean))
+        for clean, copied in _parts(clean_text(part), tokenizer):
             ids = [] if copied else tokenizer.encode(clean)
             if len(ids) <= longest or len(clean) == 1:
                 yield Sentence(clean, tag + ids if ids else [], "")
@@ -84,15 +83,19 @@ def sentences(text: str, tokenizer: Tokenizer, tag: list[int], longest: int, max
         yield Sentence("", [], space)  # the white space after all of them
 
 
-def _parts(text: str, tokenizer: Tokenizer) -> Iterator[str]:
-    """Split a sentence around what is copied. ALL CAPITALS become All capitals."""
+def _parts(text: str, tokenizer: Tokenizer) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of a sentence, and whether each is copied.
+
+    ALL CAPITALS become All capitals. Marks of copied parts become plain: 2、 -> 2.
+    """
     for n, part in enumerate(_COPIED.split(text)):
         if n % 2:
-            yield part.replace("、", ".").replace("。", ".")
-        elif " " in part and 2 * sum(map(str.isupper, part)) > len(part):
-            yield from _without_symbols(part.strip().capitalize(), tokenizer)
-        elif part or not text:
-            yield from _without_symbols(part.strip(), tokenizer)
+            yield unicodedata.normalize("NFKC", part).replace("、", ".").replace("。", "."), True
+            continue
+        if " " in part and 2 * sum(map(str.isupper, part)) > len(part):
+            part = part.capitalize()
+        for plain in _without_symbols(part.strip(), tokenizer):
+            yield plain, not any(map(str.isalnum, plain))
 
 
 def _without_symbols(text: str, tokenizer: Tokenizer) -> list[str]:
