@@ -85,7 +85,7 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
 
 
 def _tokens(config: Config, speed: int, n_batches: int) -> float:
-    """Return how many target tokens fit the run; an optimizer step has `n_batches`."""
+    """Return the target tokens of the whole run, with `n_batches` batches a step."""
     c = config.trainer
     by_steps = (c.max_steps or math.inf) * FILLED * (config.data.max_tokens or 1024) * n_batches
     return min(by_steps, (c.max_seconds or math.inf) * speed)
