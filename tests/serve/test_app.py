@@ -20,11 +20,10 @@ NO_TARGET = "is not available as a target language from"
 
 def test_json_form_and_query_string_give_the_same(client: TestClient) -> None:
     answers = [client.post("/translate", **{way: HELLO}) for way in ("json", "data", "params")]
-    answers.append(client.post("/translate", files={"x": b""}, data=HELLO))
+    answers.append(client.post("/translate", files={"x": b""}, data=HELLO | {"format": ""}))
     unescaped = "q=你好&source=zh&target=en".encode()  # as curl -d sends it
-    answers.append(
-        client.post("/translate", content=unescaped, headers={"Content-Type": "application/x-www-form-urlencoded"})
-    )
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answers.append(client.post("/translate", content=unescaped, headers=headers))
     assert {answer.text for answer in answers} == {'{"translatedText":"Hello"}'}
 
 
@@ -80,6 +79,10 @@ def test_white_space_and_tags_stay(client: TestClient) -> None:
     assert answer.startswith("<p class='several words 你好'>Hello<br/>\n<script>'你好'</script> ")
     assert re.search(r"<[^/pbs!i]", answer) is None
     assert re.search(r"</p><!-- <b> 好 --><i>\w.+</i>$", answer)
+    html = "<code>你好</code><td>&nbsp;</td><b title='a > b'>你好</b> <img alt=\"x -> 好\">你好"
+    answer = client.post("/translate", json=HELLO | {"q": html, "format": "html"}).json()["translatedText"]
+    assert answer == html.replace("'>你好", "'>Hello").replace('">你好', '">Hello')
+    assert [each["line"] for each in app.FORMATS["html"][0].finditer("I <3 you > me")] == ["I <3 you > me"]
 
 
 ERRORS: list[tuple[Any, str]] = [
@@ -127,6 +130,7 @@ def test_limits_on_body_time_and_waiting(serve: Callable[..., TestClient], monke
         patch.setattr(wire, "MOST_BYTES", 100)
         assert serve().post("/translate", json=HELLO | {"q": "x" * 101}).status_code == 413
         assert serve().post("/translate_file", files={"file": b"x" * 101}).status_code == 413
+        assert serve().post("/translate", content=iter([b"x" * 60] * 2)).status_code == 413
     with monkeypatch.context() as patch:
         patch.setattr(app, "MOST_REQUESTS", 0)
         assert serve().post("/translate", json=HELLO).status_code == 429
@@ -138,6 +142,8 @@ def test_limits_on_body_time_and_waiting(serve: Callable[..., TestClient], monke
 def test_the_limit_of_characters_counts_files(serve: Callable[..., TestClient]) -> None:
     answer = serve(max_chars=5).post("/translate_file", data=HELLO, files={"file": ("a.txt", b"x" * 6)})
     text = "Invalid request: request (6) exceeds text limit (5)"
+    assert (answer.status_code, answer.json()) == (400, {"error": text})
+    answer = serve(max_chars=5).post("/translate", json=HELLO | {"q": [""] * 6})
     assert (answer.status_code, answer.json()) == (400, {"error": text})
 
 
@@ -152,14 +158,14 @@ def test_a_broken_engine_is_an_error_of_the_server(
 
 
 def test_a_file_is_translated_and_downloaded(client: TestClient) -> None:
-    url = client.post("/translate_file", data=HELLO, files={"file": ("a.txt", "你好\n\n谢谢\n".encode())}).json()[
-        "translatedFileUrl"
-    ]
-    answer = client.get(url)
+    answer = client.post("/translate_file", data=HELLO, files={"file": ("a.txt", "你好\n\n谢谢\n".encode())})
+    answer = client.get(answer.json()["translatedFileUrl"])
     assert answer.text.startswith("Hello\n\n")
     assert "attachment" in answer.headers["Content-Disposition"]
     assert client.get("/download_file/../app.py").status_code == 404
     assert client.post("/translate_file", data=HELLO, files={"file": ("a.pdf", b"x")}).status_code == 400
+    answer = client.post("/translate_file", data={"source": "zh", "target": "en"})
+    assert answer.json() == {"error": "Invalid request: missing file parameter"}
     answer = client.post("/translate_file", data=HELLO, files={"file": ("a.txt", "你好".encode("gbk"))})
     assert (answer.status_code, answer.json()) == (400, {"error": "Invalid request: the file is not UTF-8"})
 
@@ -177,10 +183,8 @@ def test_information_for_clients(client: TestClient) -> None:
     assert languages == {"zh-Hans": ["en"], "zh": ["en"], "en": ["zh-Hans", "zh"]}
     assert client.get("/health").json()["status"] == "ok"
     assert client.get("/frontend/settings").json()["language"]["target"] == {"code": "en", "name": "English"}
-    assert (
-        client.options("/translate", headers={"Origin": "x", "Access-Control-Request-Method": "POST"}).status_code
-        == 200
-    )
+    headers = {"Origin": "x", "Access-Control-Request-Method": "POST"}
+    assert client.options("/translate", headers=headers).status_code == 200
     paths = client.get("/spec").json()["paths"]
     assert "422" not in json.dumps(paths)
     assert "text/plain" not in json.dumps(paths)  # errors are JSON at each address

@@ -58,6 +58,13 @@ def test_a_batch_has_a_budget_but_takes_any_single_text() -> None:
     assert [texts for _, texts in engine.calls] == [["12345", "67"], ["8" * 20]]
 
 
+def test_a_long_request_does_not_delay_a_short_one() -> None:
+    engine = Engine()
+    requests = (["1" * 9] * 3, ["x"])
+    run(engine, lambda b: asyncio.gather(*(b.translate("a", texts) for texts in requests)), max_chars=10)
+    assert [texts for _, texts in engine.calls] == [["1" * 9, "x"], ["1" * 9], ["1" * 9]]
+
+
 def test_texts_of_a_cancelled_request_are_dropped() -> None:
     engine = Engine()
 

@@ -37,8 +37,10 @@ PAGE = Path(__file__).with_name("page.html")
 # A line has no white space at its ends. Tags, comments, scripts and the like are not lines.
 _LINE = re.compile(r"(?P<line>\S.*(?<!\s))")
 _HTML_LINE = re.compile(
-    r"<!--.*?(?:-->|\Z)|<(script|style|pre|textarea)\b.*?(?:</\1[^<>]*>|\Z)|<[^<>]*>"
-    r"|(?P<line>\S(?:[^<]|<(?!!--|[^<>]*>))*(?<!\s))",
+    r"<!--.*?(?:-->|\Z)|<(script|style|pre|textarea|code)\b.*?(?:</\1[^<>]*>|\Z)"
+    r"|<[/!?a-z](?:[^<>\"']|\"[^\"<]*\"|'[^'<]*')*+>|<[/!?a-z][^<>]*>"  # a quoted value may contain >
+    r"|(?:&nbsp;|&#160;)+(?=\s*<)"  # an empty cell
+    r"|(?P<line>\S(?:[^<]|<(?!!--|[/!?a-z][^<>]*>))*(?<!\s))",
     re.I | re.S,
 )
 # Format -> pattern of a line, function to unescape it, function to escape it.
@@ -129,7 +131,7 @@ class Service:
 
     async def _translate(self, text: str, request: wire.Translate) -> dict[str, Any]:
         """Return the answer for one text: best translation, warnings, alternatives."""
-        pattern, read, write = FORMATS[request.format]
+        pattern, read, write = FORMATS[request.format or "text"]
         lines = [read(match["line"]) for match in pattern.finditer(text) if match["line"]]
         visible, n_best = "\n".join(lines), request.alternatives + 1  # without the tags of HTML
         warnings, ranks = list[str](), [text]  # unchanged if it is in the target language already
@@ -170,14 +172,14 @@ class Service:
 
     def direction(self, request: wire.Languages, text: str) -> Direction:
         """Return the direction for a text. Raises UserError if no model has it."""
-        source, target = self.source(request, text), request.target
-        for direction in self.models:
-            if list(map(primary, direction)) == [primary(source), primary(target)]:
-                return direction
-        for code in source, target:
+        codes = self.source(request, text), request.target
+        fits = [each for each in self.models if list(map(primary, each)) == list(map(primary, codes))]
+        if fits:  # the one of the same Chinese script first
+            return max(fits, key=lambda each: list(map(is_traditional, each)) == list(map(is_traditional, codes)))
+        for code in codes:
             if primary(code) not in map(primary, self.known):
                 raise UserError(f"{code[:40]} is not supported")
-        to, of = (f"{english_name(code)} ({code})" for code in (target, source))
+        of, to = (f"{english_name(code)} ({code})" for code in codes)
         raise UserError(f"{to} is not available as a target language from {of}")
 
     async def suggest(self, request: wire.Suggest) -> dict[str, bool]:

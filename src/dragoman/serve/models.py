@@ -80,31 +80,33 @@ class Batches:
 
     def __init__(self, translate: Translate, *, max_chars: int = 4096) -> None:
         self._translate, self._max_chars = translate, max_chars  # of a batch; the engine has its own budget of tokens
-        self._queues: defaultdict[Hashable, deque[Waiting]] = defaultdict(deque)
+        self._queues: defaultdict[Hashable, deque[deque[Waiting]]] = defaultdict(deque)  # one deque for each request
         self._workers: dict[Hashable, asyncio.Task[None]] = {}
         self._thread, self._turn = ThreadPoolExecutor(1, "engine"), asyncio.Lock()
 
     async def translate(self, options: Hashable, texts: Sequence[str]) -> list[Any]:
         """Return one result per text. Raises the first error of these texts."""
         loop, queue = asyncio.get_running_loop(), self._queues[options]
-        waiting: list[Waiting] = [(text, loop.create_future()) for text in texts]
-        if not queue:  # else its worker will take these, too
+        waiting: deque[Waiting] = deque((text, loop.create_future()) for text in texts)
+        futures = [future for _, future in waiting]
+        if waiting and not queue:  # else its worker will take these, too
             self._workers[options] = loop.create_task(self._work(options))
-        queue.extend(waiting)
-        return await asyncio.gather(*(future for _, future in waiting))
+        queue.extend([waiting] if waiting else [])
+        return await asyncio.gather(*futures)
 
     async def alone(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in the engine's thread, between two batches."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     async def _work(self, options: Hashable) -> None:
-        """Translate one queue; between two batches, the others have their turn."""
+        """Translate one queue, a text of each request in turn; between two batches, the others have their turn."""
         queue = self._queues[options]
         while queue:
             async with self._turn:
                 batch, n_chars = list[Waiting](), 0
-                while queue and (not batch or n_chars + len(queue[0][0]) <= self._max_chars):
-                    text, future = queue.popleft()
+                while queue and (not batch or n_chars + len(queue[0][0][0]) <= self._max_chars):
+                    text, future = (texts := queue.popleft()).popleft()
+                    queue.extend([texts] if texts else [])
                     if not future.done():  # its request was not cancelled
                         batch.append((text, future))
                         n_chars += len(text)

@@ -30,7 +30,7 @@ class Languages(Detect):
 
 class Translate(Languages):
     q: str | list[str] = Field(min_length=1, examples=["你好"])  # type: ignore[assignment]
-    format: Literal["text", "html"] = "text"
+    format: Literal["text", "html", ""] = "text"
     alternatives: int = Field(0, ge=0, le=9)
 
 
@@ -44,7 +44,7 @@ class Trace(Languages):
 
 class Upload(Languages):
     file: UploadFile
-    q: SkipJsonSchema[Text]  # the text of the file; `parameters` sets it, and the address of this server
+    q: SkipJsonSchema[Text] = ""  # the text of the file; `parameters` sets it, and the address of this server
     base_url: SkipJsonSchema[str]
 
 
@@ -62,12 +62,15 @@ class Translated(BaseModel):
 
 async def parameters(kind: type[BaseModel], request: Request, max_chars: int) -> Any:
     """Return the parameters of the query string and the body; the body wins."""
-    announced = int(request.headers.get("content-length", 0))
-    if announced > MOST_BYTES or len(received := await request.body()) > MOST_BYTES:
-        raise HTTPException(413, f"Invalid request: the body exceeds {MOST_BYTES} bytes")
+    received = bytearray()
+    async for chunk in request.stream():
+        received += chunk
+        if len(received) > MOST_BYTES:
+            raise HTTPException(413, f"Invalid request: the body exceeds {MOST_BYTES} bytes")
+    request._body = bytes(received)  # for request.form()
     fields, content_type = _texts(request.query_params), request.headers.get("content-type", "").lower()
     if content_type.startswith(JSON):
-        body = _OBJECT.validate_json(received or b"{}")
+        body = _OBJECT.validate_json(bytes(received) or b"{}")
         fields |= {name: value for name, value in body.items() if value is not None}
     elif content_type.startswith(MULTIPART):
         fields |= _texts(await request.form())
@@ -76,11 +79,12 @@ async def parameters(kind: type[BaseModel], request: Request, max_chars: int) ->
         fields |= _texts(QueryParams(received.decode("utf-8", "replace")))
     file: Any = fields.get("file")
     if hasattr(file, "read"):
-        fields["q"] = (await file.read()).decode("utf-8-sig", "replace")
-        if "\ufffd" in fields["q"]:
-            raise UserError("Invalid request: the file is not UTF-8")
+        try:
+            fields["q"] = (await file.read()).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise UserError("Invalid request: the file is not UTF-8") from None
     values: Any = kind.model_validate(fields | {"base_url": str(request.base_url)})
-    n_chars = len("".join(values.q)) + len(getattr(values, "s", ""))  # q is a text or a list
+    n_chars = sum(len(text) or 1 for text in values.q) + len(getattr(values, "s", ""))  # q is a text or a list
     if n_chars > max_chars:
         raise UserError(f"Invalid request: request ({n_chars}) exceeds text limit ({max_chars})")
     return values
