@@ -10,18 +10,23 @@ from typing import NamedTuple
 
 from dragoman.errors import UserError, check_choice
 
-# Other codes of a language (ISO 639-2 and 639-3, Argos Translate) -> its code here.
-_SHORT = {"zho": "zh", "chi": "zh", "cmn": "zh", "zt": "zh", "jpn": "ja", "kor": "ko", "eng": "en"}
 _NAMES = {
     "ar": "Arabic", "de": "German", "en": "English", "es": "Spanish", "fi": "Finnish", "fr": "French",
     "it": "Italian", "ja": "Japanese", "ko": "Korean", "nl": "Dutch", "pl": "Polish", "pt": "Portuguese",
     "ru": "Russian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
 }  # fmt: skip
-_TRADITIONAL = {"zt", "zh-hant", "zh-tw", "zh-hk", "zh-mo"}
+# Other codes and the name of a language (ISO 639-2 and 639-3, Argos Translate, codes of countries) -> its code here.
+_SHORT = {name.lower(): code for code, name in _NAMES.items()} | {
+    "zho": "zh", "chi": "zh", "cmn": "zh", "zt": "zh", "cn": "zh", "jpn": "ja", "jp": "ja", "kor": "ko", "eng": "en",
+    "deu": "de", "ger": "de", "fra": "fr", "fre": "fr", "spa": "es", "ita": "it", "por": "pt", "rus": "ru", "ara": "ar",
+}  # fmt: skip
+# The letters of these languages; the others of _NAMES have the Latin alphabet, or a rule in `reads`.
+_LETTERS = {"ar": "\u0600-\u06ff", "ru": "\u0400-\u052f", "uk": "\u0400-\u052f"}
+_TRADITIONAL = {"hant", "tw", "hk", "mo"}
 HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
 _KANA = re.compile("[\u3040-\u30ff]")
 _HANGUL = re.compile("[\uac00-\ud7af]")
-_WIDE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
+WIDE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
 
 
 class Direction(NamedTuple):
@@ -61,7 +66,7 @@ def by_script(choices: Sequence[Direction], text: str) -> Direction:
 
 def length(text: str) -> int:
     """Return the number of characters; a Chinese, Japanese or Korean one counts as 3."""
-    return len(text) + 2 * len("".join(_WIDE.findall(text)))
+    return len(text) + 2 * len("".join(WIDE.findall(text)))
 
 
 def primary(code: str) -> str:
@@ -72,7 +77,13 @@ def primary(code: str) -> str:
 
 def is_traditional(code: str) -> bool:
     """Whether the code stands for Chinese in traditional characters."""
-    return code.lower().replace("_", "-") in _TRADITIONAL
+    parts = {*code.lower().replace("_", "-").split("-")}
+    return "zt" in parts or (is_chinese(code) and "hans" not in parts and not parts.isdisjoint(_TRADITIONAL))
+
+
+def variant(code: str) -> str:
+    """Return a code as it is compared: ZH-TW and zh_Hant are equal."""
+    return "zh-hant" if is_traditional(code) else code.lower().replace("_", "-")
 
 
 def english_name(code: str) -> str:
@@ -93,7 +104,7 @@ def is_unspaced(code: str) -> bool:
 def reads(language: str, text: str) -> bool:
     """Whether `text` is in a script of `language`, or has no letters.
 
-    A language without a rule here has any script other than Chinese characters, kana and hangul.
+    An unlisted language has any script other than Chinese characters, kana and hangul.
     """
     # A word has fewer of these characters than letters of an alphabet, so each counts as four letters.
     han, kana, hangul = (4 * len(script.findall(text)) for script in (HAN, _KANA, _HANGUL))
@@ -107,4 +118,6 @@ def reads(language: str, text: str) -> bool:
         return han + kana >= other
     if language == "ko":
         return hangul + han >= other
+    if language in _NAMES:
+        other = 2 * len(re.findall(f"[{_LETTERS.get(language, 'A-Za-zÀ-ɏḀ-ỿ')}]", text)) - other
     return other > han + kana + hangul

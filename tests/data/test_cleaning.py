@@ -6,22 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dragoman.config import CorpusConfig, DataConfig, TokenizerConfig
-from dragoman.data.cleaning import (
-    COPY,
-    DUPLICATE,
-    EMPTY,
-    LEAK,
-    SHARED,
-    TOO_LONG,
-    UNEQUAL,
-    WRONG_SCRIPT,
-    Cleaner,
-    assign_splits,
-    hashes,
-    leaks,
-    summary,
-)
+from dragoman.config import DataConfig, TokenizerConfig
+from dragoman.data import cleaning
+from dragoman.data.cleaning import COPY, DAMAGED, DUPLICATE, EMPTY, LEAK, SHARED, TOO_LONG, UNEQUAL, WRONG_SCRIPT
 from dragoman.data.readers import Rows
 from dragoman.errors import UserError
 
@@ -29,7 +16,7 @@ SCHOOL = ("我去学校。", "I go to school.")
 
 
 def clean(*pairs: tuple[str, str], split: str = "train", **options: object) -> tuple[list, Counter]:
-    cleaner = Cleaner(DataConfig(**options))
+    cleaner = cleaning.Cleaner(DataConfig(**options))
     kept = cleaner.clean(Rows([src for src, _ in pairs], [tgt for _, tgt in pairs]), split)
     return [(pair.src, pair.tgt) for pair in kept], cleaner.report[split]
 
@@ -38,7 +25,6 @@ def test_a_pair_is_repaired_and_counted() -> None:
     for pair, result in (
         (("我去\x00学校。", "I go\r to\u2028school."), SCHOOL),
         (("我去学校。\u200b", "\ufeffI go to school."), SCHOOL),
-        (("我去学校。", "I go \udcff."), ("我去学校。", "I go \ufffd.")),
         (("我&amp;你&#65281;", "you &lt; I"), ("我&你！", "you < I")),
         (("网址?a=1&copy=2", "AT&T &unknown; R&D;"), ("网址?a=1&copy=2", "AT&T &unknown; R&D;")),
         (("我去𠮷野家。", "I go 🦖."), ("我去𠮷野家。", "I go 🦖.")),
@@ -54,6 +40,8 @@ def test_a_bad_pair_is_dropped_and_counted() -> None:
         (("我" * 10_001, "I"), TOO_LONG, 0),
         (("I go.", "我去。"), WRONG_SCRIPT, 1),
         (("我去。", "I 去."), WRONG_SCRIPT, 1),
+        (("我去。", "I カ go."), WRONG_SCRIPT, 1),
+        (("我去学校。", "I go \ufffd."), DAMAGED, 1),
     ):
         pairs, report = clean(pair, SCHOOL)
         assert pairs == [SCHOOL]
@@ -76,26 +64,27 @@ def test_chinese_is_converted_to_one_script() -> None:
 
 
 def test_references_of_the_other_side_are_left_out() -> None:
-    cleaner = Cleaner(DataConfig())
+    cleaner = cleaning.Cleaner(DataConfig())
     rows = Rows(["你", "我"], ["you", "I"], [["thou", "you", "thou", ""], ["我"]])
     assert [pair.references for pair in cleaner.clean(rows, "test")] == [("you", "thou"), ("I",)]
 
 
 def test_the_table_has_a_line_for_each_split() -> None:
     train = Counter({"read": 1200, "kept": 1100, "repaired": 7, EMPTY: 100})
-    lines = summary({"train": train, "validation": Counter(), "test": Counter({"read": 3, "kept": 3})}).splitlines()
+    splits = {"train": train, "validation": Counter(), "test": Counter({"read": 3, "kept": 3})}
+    lines = cleaning.summary(splits).splitlines()
     assert len(lines) == 3
     assert lines[1].split() == ["train", "1,200", "7", "1,100", "empty", "100"]
 
 
 def of(*pairs: str) -> np.ndarray:
     """Hashes of pairs written "ab": sentence a and its translation b."""
-    return hashes([(pair[0], pair[1]) for pair in pairs])
+    return cleaning.hashes([(pair[0], pair[1]) for pair in pairs])
 
 
 def assign(train: np.ndarray, held_out: np.ndarray, sizes: dict, leak: str = "pair") -> tuple[list, dict, dict]:
     counts = Counter()
-    keep, splits = assign_splits(train, held_out, sizes, leak, counts, np.zeros(train.shape[1], bool))
+    keep, splits = cleaning.assign_splits(train, held_out, sizes, leak, counts, np.zeros(train.shape[1], bool))
     return np.flatnonzero(keep).tolist(), {split: chosen.tolist() for split, chosen in splits.items()}, +counts
 
 
@@ -107,11 +96,13 @@ def test_duplicates_and_leaks_leave_train() -> None:
 
 def test_splits_from_train_share_no_sentence_with_it() -> None:
     names = [chr(0x4E00 + i) for i in range(400)]
-    train = of(*(names[i % 300] + names[i] for i in range(400)))
+    train = of(*(names[i % 150] + names[i] for i in range(400)))
     rows, splits, dropped = assign(train, of(), {"validation": 50, "test": 3})
     assert {split: len(chosen) for split, chosen in splits.items()} == {"validation": 40, "test": 3}
     held_out = train[:, splits["validation"] + splits["test"]]
-    assert not leaks(train[:, rows], held_out, sentence=True).any()
+    assert not cleaning.leaks(train[:, rows], held_out, sentence=True).any()
+    assert not cleaning.leaks(train[:, splits["test"]], train[:, splits["validation"]], sentence=True).any()
+    assert 0 < dropped[SHARED] <= 43
     assert len(rows) + 43 + dropped[SHARED] == 400
 
 
@@ -125,27 +116,18 @@ def test_splits_from_train_do_not_depend_on_its_order() -> None:
 def test_pairs_too_long_or_unequal_are_dropped(
     prepare: Callable, write: Callable, pairs: list, report: Callable
 ) -> None:
-    path = write("a.tsv", [*pairs, ("我喜欢书。" * 30, "I like the book. " * 30), ("书", "the book " * 15)])
-    prepare(path, max_length=60, validation_size=0, test_size=0)
-    assert report() == {"kept": len(pairs), TOO_LONG: 1, UNEQUAL: 1}
+    others = [("书", "It is a good book."), ("我喜欢书。" * 30, "I like the book. " * 30), ("书", "the book " * 15)]
+    prepare(write("a.tsv", [*pairs, *others]), max_length=60, validation_size=0, test_size=0)
+    assert report() == {"kept": len(pairs) + 1, TOO_LONG: 1, UNEQUAL: 1}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ([("I go", "我去")] * 3, "no training pair is left.*wrong script 3.*write 'en<TAB>zh' as its first line"),
+def test_a_corpus_without_good_pairs_fails(prepare: Callable, write: Callable) -> None:
+    options = {"validation_size": 0, "test_size": 0, "tokenizer": TokenizerConfig(vocab_size=300)}
+    for content, message in (
+        ([("I go", "我去")] * 3, "no training pair is left.*wrong script 3.*name all in a first line"),
         ([("", "I go")] * 3, r"no training pair is left after cleaning \(empty 3\)"),
         (b"", r"no training pair is left after cleaning \(no pair was read\)"),
-        ([("我去", "I go")] * 5, None),
-    ],
-)
-def test_a_corpus_without_good_pairs_fails(
-    prepare: Callable, write: Callable, content: object, message: str | None
-) -> None:
-    path = write("a.tsv", content)
-    options = {"validation_size": 0, "test_size": 0, "tokenizer": TokenizerConfig(vocab_size=300)}
-    if message is None:
-        assert prepare(CorpusConfig(path=path), **options).train_size == 1
-        return
-    with pytest.raises(UserError, match=message):
-        prepare(path, **options)
+    ):
+        with pytest.raises(UserError, match=message):
+            prepare(write("a.tsv", content), **options)
+    assert prepare(write("a.tsv", [("我去", "I go")] * 5), **options).train_size == 1

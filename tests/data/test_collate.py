@@ -13,10 +13,6 @@ def test_the_target_is_shifted_and_padded_on_the_right() -> None:
     assert batch.tgt_out.tolist() == [[9, EOS, PAD], [4, 5, EOS]]
     assert batch.src.dtype == batch.tgt_in.dtype == torch.int64
     assert torch.equal(batch.src_key_padding_mask, batch.src == PAD)
-
-
-def test_places_are_the_targets_without_padding() -> None:
-    batch = collate([[5, 6, 7], [8]], [[9], [4, 5]])
     assert batch.tgt_out.flatten()[batch.places].tolist() == [9, EOS, 4, 5, EOS]
     assert batch.n_tokens == 5
 

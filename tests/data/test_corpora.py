@@ -18,11 +18,9 @@ Write = Callable[..., str]
 def splits(write: Write, tmp_path: Path) -> Callable[..., dict[str, list[str]]]:
     """Write files whose one row is their name; return the rows of each split."""
 
-    def splits(*names: str, readme: str = "") -> dict[str, list[str]]:
+    def splits(*names: str) -> dict[str, list[str]]:
         for file in names:
             write(f"corpus/{file}", [{"zh": file, "en": "you"}])
-        if readme:
-            write("corpus/README.md", ["---", readme, "---", "# A corpus"])
         corpus = find(CorpusConfig(path=str(tmp_path / "corpus")), "zh", "en")
         return {split: sorted(text for chunk in rows for text in chunk.src) for split, rows in corpus.open().items()}
 
@@ -46,15 +44,12 @@ def test_splits_follow_the_names(splits: Callable, expected: dict[str, list[str]
     assert splits(*(file for files in expected.values() for file in files)) == expected
 
 
-def test_hidden_files_and_other_types_are_ignored(splits: Callable, write: Write) -> None:
+def test_hidden_files_other_types_and_data_files_of_a_readme_are_ignored(splits: Callable, write: Write) -> None:
     write("corpus/.cache/train.jsonl", ["damaged"])
     write("corpus/train.py", ["raise SystemExit"])
-    assert splits("train.jsonl", "test.jsonl") == {"train": ["train.jsonl"], "test": ["test.jsonl"]}
-
-
-def test_data_files_of_a_readme_are_ignored(splits: Callable) -> None:
     readme = "configs: [{config_name: default, data_files: https://example.org/a.jsonl}]"
-    assert splits("train.jsonl", readme=readme) == {"train": ["train.jsonl"]}
+    write("corpus/README.md", ["---", readme, "---", "# A corpus"])
+    assert splits("train.jsonl", "test.jsonl") == {"train": ["train.jsonl"], "test": ["test.jsonl"]}
 
 
 def test_an_empty_folder_fails(tmp_path: Path) -> None:

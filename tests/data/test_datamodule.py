@@ -46,9 +46,7 @@ def test_workers_do_not_change_the_batches(small: Callable, first: Callable, p: 
 def test_an_epoch_repeats_pairs_as_often_as_configured(
     prepare: Callable, write: Callable, pairs: list, seen: Callable
 ) -> None:
-    data = prepare(
-        CorpusConfig(path=write("b.tsv", pairs[:200])), CorpusConfig(path=write("c.tsv", pairs[200:]), repeat=3)
-    )
+    data = prepare(write("b.tsv", pairs[:200]), CorpusConfig(path=write("c.tsv", pairs[200:]), repeat=3))
     data.consumed = data.plan.batches_per_epoch
     counts = Counter(seen(data))
     assert {counts[pair] for pair in pairs[:200]} <= {0, 1}

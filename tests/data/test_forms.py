@@ -65,11 +65,7 @@ def test_tagged_pairs_are_only_in_train(prepare: Callable, write: Callable, pair
 def test_a_tagged_pair_is_compared_without_its_tag(
     prepare: Callable, write: Callable, seen: Callable, report: Callable
 ) -> None:
-    tagged = [
-        (SYNTHETIC + HANS[2][0], HANS[2][1]),
-        (SYNTHETIC + "再见。", "They draw."),
-        (SYNTHETIC + "早。", "Morning."),
-    ]
+    tagged = [(SYNTHETIC + zh, en) for zh, en in (HANS[2], ("再见。", "They draw."), ("早。", "Morning."))]
     test = CorpusConfig(path=write("test.tsv", HANS[1:2]), split="test")
     data = prepare(write("a.tsv", [HANS[0], HANS[2]]), write("b.tsv", tagged), test, **WHOLE)
     assert seen(data) == sorted([HANS[0], HANS[2], tagged[2]])

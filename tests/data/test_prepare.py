@@ -70,15 +70,13 @@ def test_a_failed_step_leaves_no_folder(small: Callable, own_cache: str) -> None
 
 
 def test_pairs_carry_the_name_of_their_corpus(prepare: Callable, write: Callable, pairs: list) -> None:
-    entries = [
-        CorpusConfig(path=write("train.tsv", pairs)),
+    composed = write("composed.jsonl", [{"zh": "你", "en": "you", "references": ["you", "thou"]}])
+    data = prepare(
+        write("train.tsv", pairs),
         CorpusConfig(path=write("written.tsv", pairs[:4]), split="validation"),
         CorpusConfig(path=write("zh_en.tsv", pairs[:1]), split="validation"),  # the name of the direction
-        CorpusConfig(
-            path=write("composed.jsonl", [{"zh": "你", "en": "you", "references": ["you", "thou"]}]), split="validation"
-        ),
-    ]
-    data = prepare(*entries)
+        CorpusConfig(path=composed, split="validation"),
+    )
     names = [pair.corpus.rpartition("-")[2] for pair in data.validation]
     assert names == ["written"] * 4 + ["zh_en.tsv", "composed"]
     assert data.validation[5] == Pair("你", "you", ("you", "thou"), "composed")
@@ -91,11 +89,8 @@ def test_a_corpus_without_validation_pairs_beside_one_that_has_some_is_named(
 ) -> None:
     for split, rows in {"train": pairs[:300], "validation": pairs[300:310]}.items():
         write(f"old/{split}.tsv", rows)
-    folder, mine = (
-        str(Path(write("old/test.tsv", pairs[310:320])).parent),
-        CorpusConfig(path=write("my.tsv", pairs[320:])),
-    )
-    (note,) = prepare(CorpusConfig(path=folder), mine).notes
+    folder = str(Path(write("old/test.tsv", pairs[310:320])).parent)
+    (note,) = prepare(folder, write("my.tsv", pairs[320:])).notes
     assert "my.tsv: no validation pairs" in note
 
 
@@ -108,6 +103,9 @@ def test_given_splits_leave_train(
     assert not set(seen(data)) & set(pairs[:5])
     assert report() == {"kept": len(data.train_ids) // 2, LEAK: 5}
     assert len(data.validation) == 0
+    shared = CorpusConfig(path=write("c.tsv", [(pairs[9][0], "Other.")]), split="test")
+    prepare(entries[0], shared, validation_size=0, leak="sentence")
+    assert report()[LEAK] >= 1
 
 
 def test_missing_splits_are_taken_from_train(small: Callable, seen: Callable, pairs: list) -> None:
@@ -125,9 +123,6 @@ def test_separate_vocabularies_are_two_tokenizers(small: Callable) -> None:
     assert {data.src_tokenizer.path.name, data.tgt_tokenizer.path.name} == {"src.model", "tgt.model"}
 
 
-GONE = CorpusConfig(path="gone.tsv", optional=True)
-
-
 def test_a_folder_with_splits_of_its_own_is_no_split(prepare: Callable, write: Callable, pairs: list) -> None:
     folder = CorpusConfig(path=str(Path(write("a.tsv", pairs)).parent), split="validation")
     with pytest.raises(UserError, match="split=validation is for one file"):
@@ -136,13 +131,14 @@ def test_a_folder_with_splits_of_its_own_is_no_split(prepare: Callable, write: C
 
 def test_an_optional_corpus_may_be_missing(small: Callable, write: Callable, pairs: list) -> None:
     path = write("a.tsv", pairs)
-    data = small(GONE, path)
+    gone = CorpusConfig(path="gone.tsv", optional=True)
+    data = small(gone, path)
     assert "gone.tsv" in data.notes[0]
     assert "trains without it" in data.notes[0]
     with pytest.raises(UserError, match=r"no 'gone\.tsv'"):
         small(CorpusConfig(path="gone.tsv"), path)
-    with pytest.raises(UserError, match=r"data\.corpora: none available"):
-        small(GONE, run="other")
+    with pytest.raises(UserError, match=r"data\.corpora: none available.*data\.corpora='\[\{path"):
+        small(gone, run="other")
 
 
 def test_a_run_resumes_with_the_corpora_it_was_begun_with(
@@ -175,8 +171,3 @@ def test_an_unreachable_hub_is_noted(
     data = small(corpus, write("a.tsv", pairs))
     assert data.notes[0].startswith("owner/corpus (en-zh): the hub http://127.0.0.1:9 cannot be reached")
     assert "searched" not in data.notes[0]
-
-
-def test_no_corpora_fail(small: Callable, prepare: Callable) -> None:
-    with pytest.raises(UserError, match=r"data\.corpora: none available.*data\.corpora='\[\{path"):
-        prepare()

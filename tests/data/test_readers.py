@@ -32,6 +32,12 @@ def test_a_tsv_file_with_and_without_a_header(write: Write) -> None:
     assert read(path=write("b.tsv", table))["train"] == [Rows(SRC, TGT)]
     renamed = write("c.tsv", [("target", "id", "source"), *table[1:]])
     assert read(path=renamed, src_column="source", tgt_column="target")["train"] == [Rows(SRC, TGT)]
+    for first in ("EN", "id", "Chinese"), ("en-US", "ID", "zh_CN"):
+        assert read(path=write("d.tsv", [first, *table[1:]]))["train"] == [Rows(SRC, TGT)]
+    with pytest.raises(UserError, match=r"no column 'en' \(found englisch, id, zh\)"):
+        read(path=write("e.tsv", [("englisch", "id", "zh"), *table[1:]]))
+    with pytest.raises(UserError, match=r"no column 'source' \(found 你, you\)"):
+        read(path=write("f.tsv", ["你\tyou"]), src_column="source")
 
 
 def test_a_missing_cell_is_an_empty_text(write: Write) -> None:
@@ -68,6 +74,9 @@ TMX = """<?xml version="1.0"?><tmx version="1.4"><header/><body>
 
 def test_a_translation_memory(write: Write) -> None:
     assert read(path=write("a.tmx.gz", TMX.encode()))["train"] == [Rows(["你好。"], ["Hello."])]
+    both = TMX.replace('<tuv xml:lang="EN', '<tuv xml:lang="ZH-TW"><seg>您好。</seg></tuv><tuv xml:lang="EN')
+    for code, text in (("zh", "你好。"), ("zh_Hant", "您好。")):
+        assert read(path=write("c.tmx", both.encode()), src=code)["train"][0].src == [text]
     with pytest.raises(UserError, match=r"no column 'fr'.*\(found de, en, zh\)"):
         read(path=write("a.tmx", TMX.encode()), tgt="fr")
     for damaged in (TMX[:-9], TMX.replace("seg>", "s>")):
@@ -129,7 +138,7 @@ def test_a_missing_file_fails_with_the_places_and_a_suggestion(write: Write, tmp
     with pytest.raises(NotFoundError, match=r"no 'tatoba.tsv' \(did you mean 'tatoeba.tsv'\?\); searched /.*/tatoba"):
         find(CorpusConfig(path="tatoba.tsv"), "zh", "en", str(tmp_path))
     with pytest.raises(NotFoundError, match="DRAGOMAN_DATA can name a folder"):
-        find(CorpusConfig(path="tatoba.tsv"), "zh", "en")
+        find(CorpusConfig(path="corpora/tatoba.tsv"), "zh", "en")
 
 
 def test_unequal_line_counts_fail_with_the_next_step(write: Write) -> None:
@@ -142,21 +151,19 @@ def test_unequal_line_counts_fail_with_the_next_step(write: Write) -> None:
 
 def test_a_bad_file_fails_in_one_line(write: Write) -> None:
     chinese = "你\tyou\n".encode
+    jsonl = '{"zh": "你", "en": "you"}\n'.encode("gb18030")
     for name, content, message in (
         ("a.csv", ["a,b"], r"a\.csv: no reader for '\.csv' files.*\.tsv, \.jsonl, \.parquet"),
         ("a.tsv", ["no tab"], r"a\.tsv: no tab in line 1"),
         ("b.tsv", chinese("utf-16"), r"b\.tsv: not UTF-8.*iconv -t UTF-8 -f .*UTF-16"),
         ("c.tsv", chinese("gb18030") * 20, r"c\.tsv: not UTF-8.*iconv -t UTF-8 -f GB18030"),
         ("a.jsonl", [*FLAT, "{"], r"a\.jsonl: cannot be read as \.jsonl"),
-        (
-            "b.jsonl",
-            '{"zh": "你", "en": "you"}\n'.encode("gb18030"),
-            r"b\.jsonl: cannot be read as \.jsonl \('utf-8' codec",
-        ),
+        ("b.jsonl", jsonl, r"b\.jsonl: cannot be read as \.jsonl \('utf-8' codec"),
         ("c.jsonl", [*FLAT, '{"zh": 1, "en": "I"}'], r"c\.jsonl: column 'zh' is not text"),
         ("d.jsonl", [FLAT[0] | {"references": ["I", 3]}], r"d\.jsonl: column 'references' is not text"),
         ("e.jsonl", [{"cn": "我", "en": "I"}], r"no column 'zh'.*\(found cn, en\).*Set data.src and"),
         ("f.jsonl", [{"translation": {"zh": "我"}}], r"f\.jsonl: no column 'en' \(found zh\)"),
+        ("g.jsonl", [FLAT[0] | {"translation": FLAT[0]}], r"g\.jsonl: cannot be read as \.jsonl"),
         ("a.parquet", b"no parquet", r"a\.parquet: cannot be read as \.parquet"),
     ):
         with pytest.raises(UserError, match=message) as error:
@@ -168,8 +175,3 @@ def test_a_damaged_gz_file_fails(tmp_path: Path) -> None:
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"some text")[:-9])
     with pytest.raises(UserError, match=r"a\.tsv\.gz: cannot be read"):
         read(path=str(tmp_path / "a.tsv.gz"))
-
-
-def test_a_missing_configured_column_fails(write: Write) -> None:
-    with pytest.raises(UserError, match=r"no column 'source' \(found 你, you\)"):
-        read(path=write("a.tsv", ["你\tyou"]), src_column="source")

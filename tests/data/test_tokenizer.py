@@ -27,13 +27,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     """One tokenizer of each kind, with tags, also trained on texts with tags in them."""
     folder = tmp_path_factory.mktemp("tokenizers")
     corpus = [*SENTENCES, *(f"x<2en>{c}<2zh>" for c in "abcdefgh" * 40)]
-    languages = ["zh", "en"]
-    return {
-        kind: Tokenizer.train(
-            corpus, TokenizerConfig(kind=kind, vocab_size=400), folder / f"{kind}.model", languages, languages
-        )
-        for kind in KINDS
-    }
+    tags = ["zh", "en"]
+    configs = {kind: TokenizerConfig(kind=kind, vocab_size=400) for kind in KINDS}
+    return {kind: Tokenizer.train(corpus, c, folder / f"{kind}.model", tags, tags) for kind, c in configs.items()}
 
 
 @settings(max_examples=50, deadline=None)
@@ -53,7 +49,7 @@ def test_a_model_does_not_depend_on_its_folder(tmp_path: Path) -> None:
     models = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
-        config, path = TokenizerConfig(vocab_size=400), folder / "joint.model"
+        config, path = TokenizerConfig(kind="unigram", vocab_size=330), folder / "joint.model"
         models.append(Tokenizer.train(SENTENCES, config, path, ["zh", "en"], conversion={"愛": "爱"}))
     assert models[0].sha256 == models[1].sha256
     assert models[0].encode("愛") == models[0].encode("爱")
@@ -103,12 +99,6 @@ def test_a_batch_is_encoded_like_its_sentences(trained: dict) -> None:
         assert tokenizer.encode_batch(SENTENCES) == [tokenizer.encode(text) for text in SENTENCES]
 
 
-def test_training_twice_gives_the_same_model(tmp_path: Path) -> None:
-    config = TokenizerConfig(kind="unigram", vocab_size=330)
-    first, second = (Tokenizer.train(SENTENCES, config, tmp_path / name, ["zh", "en"]) for name in "ab")
-    assert first.sha256 == second.sha256
-
-
 def test_a_vocabulary_shrinks_to_the_corpus(tmp_path: Path) -> None:
     config = TokenizerConfig(vocab_size=8000)
     assert 256 < len(Tokenizer.train(SENTENCES, config, tmp_path / "a.model", ["zh", "en"])) < 8000
@@ -124,10 +114,7 @@ def test_the_suitable_size_grows_with_the_corpus() -> None:
 
 def test_unspaced_languages_have_no_leading_space(tmp_path: Path) -> None:
     config = TokenizerConfig(kind="char", vocab_size=400)
-    chinese, both = (
-        Tokenizer.train(SENTENCES, config, tmp_path / str(len(languages)), languages)
-        for languages in (["zh"], ["zh", "en"])
-    )
+    chinese, both = (Tokenizer.train(SENTENCES, config, tmp_path / str(n), ["zh", "en"][:n]) for n in (1, 2))
     assert chinese.pieces(chinese.encode("我")) == ["我"]
     assert both.pieces(both.encode("我")) == ["▁", "我"]
 

@@ -35,6 +35,12 @@ def test_sound_corpus_needs_no_action(healthy) -> None:
     assert healthy["settings"] == healthy["suspects"] == []
 
 
+def test_line_ends_of_windows_are_no_fault(doctor, sound) -> None:
+    path = doctor.folder / "a.tsv"
+    path.write_bytes("".join(f"{src}\t{tgt}\r\n" for src, tgt in sound(60)).encode())
+    assert doctor(CorpusConfig(path=str(path)))["findings"] == []
+
+
 def test_mojibake_differs_from_sound_text() -> None:
     western = [(text, "latin-1") for text in ("café", "« été\xa0»", "It’s", "Füße", "«ÉTÉ»", "mañana…", "привет")]
     for text, codec in [*western, ("It’s", "cp1252"), ("你好，世界！", "gb18030")]:

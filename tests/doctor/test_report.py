@@ -56,7 +56,7 @@ def test_summary_names_what_needs_attention(sick, healthy) -> None:
     lines = str(summary(sick)).splitlines()
     assert lines[0].endswith("read 68 of train.")
     assert "Needs your attention: swapped languages, 1 pair (1.5%), first in row 61 of train." in lines
-    assert lines[-3] == "Handled by cleaning: wrong script 3, invisible character 2."
+    assert lines[-3] == "Handled by cleaning: replacement character 5, wrong script 3, invisible character 2."
     assert lines[-2].startswith("Few pairs for a new model: train.py experiment=adapt")
     assert lines[-1] == "Proposed settings: data.script=hans"
     assert "No action needed." in str(summary(healthy))

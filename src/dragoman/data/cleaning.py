@@ -18,7 +18,7 @@ from dragoman.config import DataConfig
 from dragoman.data.readers import Rows
 from dragoman.data.text import MAX_CHARS, SPLITS, SYNTHETIC, Pair, clean_text
 from dragoman.errors import UserError
-from dragoman.languages import HAN, is_chinese, length, primary
+from dragoman.languages import HAN, WIDE, is_chinese, length, primary
 
 # Letters added to the shorter side before the ratio, since a word may translate to a short sentence.
 GRACE = 10
@@ -29,7 +29,7 @@ ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,3
 # Reasons to drop a pair.
 EMPTY, TOO_LONG, WRONG_SCRIPT, COPY = "empty", "too long", "wrong script", "source equals target"
 DUPLICATE, UNEQUAL, LEAK = "exact duplicate", "length ratio", "in validation or test"
-SYNTHETIC_TARGET = "synthetic target"
+SYNTHETIC_TARGET, DAMAGED = "synthetic target", "damaged characters"
 SHARED = "shares a sentence with a split taken from train"
 
 # Split -> counts of its pairs: those of COUNTS, and one for each reason to drop a pair.
@@ -83,8 +83,7 @@ class Cleaner:
 
     def __init__(self, config: DataConfig) -> None:
         self._config, self.report = config, {split: Counter[str]() for split in SPLITS}
-        self._convert_src = converter(config.script, config.src)
-        self._convert_tgt = converter(config.script, config.tgt)
+        self._convert_src, self._convert_tgt = (converter(config.script, code) for code in (config.src, config.tgt))
         both = config.script == "both"
         self._hans, self._hant = (converter(script if both else "keep", config.src) for script in ("hans", "hant"))
         if both and any(is_chinese(direction.tgt) for direction in config.every_direction):
@@ -125,6 +124,8 @@ class Cleaner:
             return EMPTY
         if split != "train":
             return None
+        if "\ufffd" in src + tgt:
+            return DAMAGED
         if _wrong_script(src, self._config.src) or _wrong_script(tgt, self._config.tgt):
             return WRONG_SCRIPT
         if self._config.drop_copies and src == tgt:
@@ -144,9 +145,10 @@ def _repair(text: str, convert: Callable[[str], str]) -> str:
 
 
 def _wrong_script(text: str, language: str) -> bool:
-    """Whether Chinese text has no Han, or a WITHOUT_HAN language has some."""
-    has_han = HAN.search(text) is not None
-    return not has_han if is_chinese(language) else has_han and primary(language) in WITHOUT_HAN
+    """Whether Chinese text has no Han, or a WITHOUT_HAN language has CJK characters."""
+    if is_chinese(language):
+        return not HAN.search(text)
+    return primary(language) in WITHOUT_HAN and WIDE.search(text) is not None
 
 
 def hashes(pairs: Iterable[tuple[str, str]]) -> np.ndarray:
@@ -215,9 +217,7 @@ def _hold_out(train: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarra
     unique sentences come first, because training pairs that share a sentence with the split are dropped.
     """
     among = train[:, candidates]
-    counts = np.zeros(len(candidates), np.int64)
-    for side in among:
-        _, inverse, n = np.unique(side, return_inverse=True, return_counts=True)
-        counts += n[inverse]
+    groups = [np.unique(side, return_inverse=True, return_counts=True) for side in among]
+    counts = np.sum([n[inverse] for _, inverse, n in groups], axis=0)
     order = np.lexsort((pair_hashes(among), counts))
     return np.sort(candidates[order[: min(size, max(1, len(candidates) // 50, min(100, len(candidates) // 10)))]])

@@ -29,7 +29,7 @@ from dragoman.data.tokenizer import KINDS, Tokenizer, suitable_size
 from dragoman.errors import UserError, check_choice
 
 # Version of the cache; increase it with every change of the code that writes the folders.
-FORMAT = 13
+FORMAT = 14
 # Pairs that are encoded at a time.
 _CHUNK = 20_000
 # Maximum pairs that train a tokenizer. The seed does not depend on the run, so runs share tokenizers.
@@ -196,7 +196,7 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
     keep, chosen = assign_splits(train_hashes, hashes(given), missing, config.leak, counts, train["synthetic"][own])
     if not keep.any():
         causes = reasons(counts) or "no pair was read"
-        hint = f"If a TSV has {config.tgt} first, write '{config.tgt}<TAB>{config.src}' as its first line"
+        hint = f"If a TSV has other columns than {config.src}, {config.tgt}, name all in a first line: id<TAB>zh<TAB>en"
         hint = hint if "wrong script" in causes else "Run scripts/doctor.py on it"
         raise UserError(f"data.corpora: no training pair is left after cleaning ({causes}). {hint}")
     stored = Ragged(folder / "texts")

@@ -25,7 +25,7 @@ from dragoman.config import CorpusConfig
 from dragoman.data.text import MAX_CHARS, SPLITS, check_aligned, lines
 from dragoman.errors import UserError, suggest
 from dragoman.files import included
-from dragoman.languages import primary
+from dragoman.languages import primary, variant
 
 CHUNK = 10_000  # rows
 ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
@@ -52,24 +52,27 @@ class Columns(NamedTuple):
         name = self.tgt if self.src in names else self.src
         return UserError(
             f"{self.where}: no column '{name}'{suggest(name, names)} (found {', '.join(names)}). "
-            "Set data.src and data.tgt (doctor.py: --src, --tgt), or src_column and tgt_column of the corpus"
+            "Set data.src and data.tgt (doctor.py: --src, --tgt), or src_column and tgt_column (--src-column ...)"
         )
 
 
 def read_tsv(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
     """Read tab-separated values without quoting, with or without a header.
 
-    A first row that names both columns is a header. Without one, the first two columns are the sides, unless the
-    configuration names columns. A missing cell is an empty text.
+    A first row that names both columns is a header; EN, en-US and English also name en. Without one, the first two
+    columns are the sides, unless the configuration names columns. A missing cell is an empty text.
     """
     table: Iterator[list[str]] = (line.split("\t") for line in lines(path))
     for first in islice(table, 1):
         header, src, tgt = [name.strip("\ufeff \r") for name in first], 0, 1
-        if columns.src in header and columns.tgt in header:
-            src, tgt = header.index(columns.src), header.index(columns.tgt)
+        sides, names = [columns.src, columns.tgt], header
+        if not columns.configured and not {*sides} <= {*header}:
+            sides, names = ([primary(name) for name in each] for each in (sides, header))
+        if len({*sides} & {*names}) == 2:
+            src, tgt = map(names.index, sides)
         elif len(first) < 2:
             raise UserError(f"{path}: no tab in line 1. Separate the columns by tabs")
-        elif columns.configured:
+        elif columns.configured or {*sides} & {*header}:
             raise columns.missing(header)
         else:
             table = chain([first], table)
@@ -88,8 +91,7 @@ def read_arrow(path: Path, columns: Columns) -> Iterator[tuple[Any, ...]]:
     import datasets
 
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
-    library = datasets.IterableDataset
-    load = library.from_json if suffix_of(path) == ".jsonl" else library.from_parquet
+    load = datasets.IterableDataset.from_json if suffix_of(path) == ".jsonl" else datasets.IterableDataset.from_parquet
     # The library expands patterns in names.
     if path.stat().st_size:
         yield from arrow_rows(load(glob.escape(str(path))), columns)
@@ -114,7 +116,7 @@ def arrow_rows(dataset: Any, columns: Columns) -> Iterator[tuple[Any, ...]]:
 def read_tmx(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
     """Read a translation memory (TMX 1.4); en-US counts as the column en."""
     src, tgt = primary(columns.src), primary(columns.tgt)
-    languages: set[str] = set()
+    wanted, languages = {variant(columns.src), variant(columns.tgt)}, set[str]()
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for _, element in ElementTree.iterparse(file):
             if element.tag in ("bpt", "ept", "it", "ph", "ut"):
@@ -122,10 +124,10 @@ def read_tmx(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
             if element.tag != "tu":
                 continue
             texts: dict[str, str] = {}
-            for variant in element.iter("tuv"):
-                code = variant.get("{http://www.w3.org/XML/1998/namespace}lang") or variant.get("lang") or ""
-                (segment,) = variant.iter("seg")
-                if primary(code) not in texts or code in (columns.src, columns.tgt):  # zh-TW after zh-CN
+            for tuv in element.iter("tuv"):
+                code = tuv.get("{http://www.w3.org/XML/1998/namespace}lang") or tuv.get("lang") or ""
+                (segment,) = tuv.iter("seg")
+                if primary(code) not in texts or variant(code) in wanted:  # zh-TW after zh-CN
                     texts[primary(code)] = "".join(segment.itertext())
             languages |= texts.keys()
             if {src, tgt} <= texts.keys():
@@ -174,7 +176,7 @@ def find(config: CorpusConfig, src: str, tgt: str, root: str | None = None, *, c
     try:
         local = locate(path, root)
     except NotFoundError as error:
-        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", path):
+        if suffix_of(Path(path)) in READERS or not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", path):
             raise
         return _on_hub(config, columns, "" if config.optional else f" ({error})")
     if local.is_dir():
@@ -200,7 +202,7 @@ def _read(files: list[Path], columns: Columns) -> Iterator[Rows]:
         try:
             yield from _chunks(READERS[suffix_of(file)](file, columns._replace(where=file)))
         # The XML parser raises SyntaxError.
-        except (OSError, EOFError, ValueError, TypeError, RuntimeError, SyntaxError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError, SyntaxError, zlib.error) as error:
             reason = re.sub(r" in row \d+", "", str(error))  # of a block of the file
             raise UserError(f"{file}: cannot be read as {suffix_of(file)} ({reason})") from error
 
@@ -210,7 +212,7 @@ def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[Rows]:
     while chunk := list(islice(remaining, CHUNK)):
         src, tgt, *references = zip(*chunk, strict=True)
         # One extra character, so that cleaning recognises a text that is too long.
-        sources, targets = ([(text or "")[: MAX_CHARS + 1] for text in side] for side in (src, tgt))
+        sources, targets = ([(text or "").strip("\ufeff\r")[: MAX_CHARS + 1] for text in side] for side in (src, tgt))
         yield Rows(sources, targets, [[*filter(None, texts or ())] for texts in references[0]] if references else None)
 
 
@@ -228,9 +230,8 @@ def locate(path: str, root: str | None = None) -> Path:
     """
     folder = Path(root or os.environ.get("DRAGOMAN_DATA", "")).expanduser()
     places = [Path(path).expanduser(), folder / path, *([included(path)] if path.startswith("data/phrasebook") else [])]
-    for place in places:
-        if place.exists():
-            return place
+    if found := next(filter(Path.exists, places), None):
+        return found
     near = suggest(path, [file.name for file in folder.glob("*")])
     searched = ", ".join(dict.fromkeys(str(place.absolute()) for place in places))
     raise NotFoundError(

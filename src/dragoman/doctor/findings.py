@@ -34,13 +34,13 @@ class Kind(NamedTuple):
 _KINDS = """
 act | 8 | swapped languages | The source is written like {tgt}, the target like {src}. Begin a TSV with {tgt}<TAB>{src}.
 act | 7 | mojibake | UTF-8 was read as Windows-1252 or GBK (Ã©, â€™, 浣犲ソ). Create the file again, or delete the rows.
-act | 7 | invalid UTF-8 | The bytes become U+FFFD. If the file is GB18030: iconv -f GB18030 -t UTF-8.
-act | 6 | replacement character | U+FFFD replaces a lost character. Create the file again, or delete the rows.
+act | 7 | invalid UTF-8 | Cleaning drops the pair. If the file is GB18030 (or CP1252): iconv -f GB18030 -t UTF-8.
 act | 2 | markup | The model learns to write markup such as <i> or <pad>. Remove it unless intended.
 act | 0 | leak of a pair | The pair is also in validation or test. Cleaning drops exact copies. Delete the others.
 act | 0 | leak of a sentence | One side is also in validation or test. Drop the pair. | data.leak=sentence
 act | 0 | traditional characters | Most pairs are simplified. Convert this one, or train on both. | data.script=hans
 act | 0 | simplified characters | Most pairs are traditional. Convert this one, or train on both. | data.script=hant
+cleaned | 6 | replacement character | U+FFFD replaces a lost character. Cleaning drops the pair.
 cleaned | 6 | too long | A side is too long for a sentence. Cleaning drops the pair.
 cleaned | 5 | source equals target | Cleaning drops exact copies from train unless data.drop_copies=false.
 cleaned | 5 | wrong script | A side is not in the script of {src} or {tgt}. Cleaning drops the clear cases.

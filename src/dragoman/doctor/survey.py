@@ -96,14 +96,9 @@ def survey(corpora: list[Corpus], config: DataConfig) -> Survey:
 
 def texts_of(corpora: list[Corpus], wanted: set[int]) -> dict[int, tuple[str, str]]:
     """Return {row of the table: (source, target)} for `wanted` rows, by reading again."""
-    texts: dict[int, tuple[str, str]] = {}
-    first = 0
-    for rows in chain(*(chunks for corpus in corpora for chunks in corpus.open().values())):
-        last = first + len(rows.src)
-        for row in wanted.intersection(range(first, last)):
-            texts[row] = rows.src[row - first], rows.tgt[row - first]
-        first = last
-    return texts
+    every = chain(*(chunks for corpus in corpora for chunks in corpus.open().values()))
+    pairs = chain.from_iterable(zip(rows.src, rows.tgt, strict=True) for rows in every)
+    return {row: pair for row, pair in enumerate(pairs) if row in wanted}
 
 
 def describe(texts: Sequence[str], own: str, other: str) -> np.ndarray:
