@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from dragoman import bundle
@@ -40,7 +42,8 @@ def main(argv: list[str]) -> None:
     shapes = {name: tensor.shape for name, tensor in result.model.named_parameters()}
     checkpoints = [(path, weights(path)) for path in paths]
     for path, tensors in checkpoints:
-        if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+        same = not path.is_dir() or bundle.load_info(path).src_tokenizer.sha256 == result.src_tokenizer.sha256
+        if not same or {name: tensor.shape for name, tensor in tensors.items()} != shapes:
             raise UserError(f"{path}: of another model than {source}. Use files of one run")
     mean = {name: torch.stack([each[name].double() for _, each in checkpoints]).mean(0) for name in shapes}
     result.model.load_state_dict(mean, strict=False)  # tied parameters appear under their first name
@@ -53,9 +56,6 @@ def main(argv: list[str]) -> None:
 
 def weights(path: Path) -> dict[str, Tensor]:
     """Return the parameters (tensors) of a bundle or a snapshot."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     if path.is_dir():
         return dict(bundle.load(path).model.requires_grad_(False).named_parameters())
     try:

@@ -19,6 +19,7 @@ from dragoman.data.text import check_aligned, clean_text, lines
 from dragoman.errors import UserError
 from dragoman.evaluation.scores import Outputs, compare, of_evaluation
 from dragoman.evaluation.testsets import of_files
+from dragoman.languages import reads
 from dragoman.translation.translator import Translator
 from evaluate import parse, test_set_of
 
@@ -38,10 +39,14 @@ def main(argv: list[str]) -> None:
 def system(path: Path, args: argparse.Namespace) -> Outputs:
     """Return the translations of a system, read from files or made by its model."""
     if not args.src and not args.corpus:
+        if args.split != "test":
+            raise UserError("--split: needs --corpus. Without it, name evaluations: runs/a/evaluation/validation")
         return of_evaluation(path)
     if args.src and path.is_file():
         check_aligned(Path(args.src), path)
         pairs = of_files(Path(args.src), list(map(Path, args.ref)))
+        if not reads(args.tgt, "\n".join(pair.tgt for pair in pairs)):
+            raise UserError(f"--tgt {args.tgt}: the references are not in its script. Name their language")
         return Outputs(path.name, args.tgt, pairs, list(map(clean_text, lines(path))))
     translator = Translator.load(path)
     _, pairs, direction = test_set_of(args, translator, path)

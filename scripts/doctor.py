@@ -8,7 +8,6 @@ examined together, as training would read them.
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -44,8 +43,7 @@ def main(argv: list[str]) -> None:
     name = args.output or f"doctor_{'_'.join(corpus.part for corpus in corpora)}.html"
     html, plain = (str(Path(name).with_suffix(suffix)) for suffix in (".html", ".json"))
     # Opened before the work: a file that cannot be written is reported at once.
-    new_file = partial(cli.new_file, overwrite=args.overwrite)
-    with new_file(html) as web, new_file(plain) as data:
+    with cli.new_file(html, overwrite=args.overwrite) as web, cli.new_file(plain, overwrite=args.overwrite) as data:
         report = examine(config)
         web.write(page(report))
         data.write(json.dumps(report, ensure_ascii=False, indent=1).encode() + b"\n")

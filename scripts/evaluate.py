@@ -30,7 +30,6 @@ from dragoman.data.text import Pair
 from dragoman.errors import UserError
 from dragoman.evaluation import testsets
 from dragoman.evaluation.scores import challenge, evaluate
-from dragoman.files import included
 from dragoman.languages import Direction
 from dragoman.translation.lines import Translation
 from dragoman.translation.translator import Translator
@@ -84,6 +83,8 @@ def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
     test_set.add_argument("--src", metavar="FILE", help="plain lines to translate")
     parser.add_argument("--name", help="configuration of a hub dataset, e.g. en-zh")
     parser.add_argument("--split", default="test", help="validation or test; with --corpus also train (default: test)")
+    parser.add_argument("--src-column", metavar="COLUMN", help="of a corpus: the source's column (its language)")
+    parser.add_argument("--tgt-column", metavar="COLUMN", help="of a corpus: the target's column (its language)")
     parser.add_argument("--root", metavar="FOLDER", help="folder of local corpora (default: $DRAGOMAN_DATA)")
     parser.add_argument("--ref", metavar="FILE", action="append", default=[], help="references, line by line")
     args = parser.parse_args(argv)
@@ -95,7 +96,7 @@ def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
 def run_challenge(args: argparse.Namespace, translator: Translator, folder: Path) -> None:
     """Translate the challenge set, print the passed sentences, save the translations."""
     direction = args.direction or str(translator.bundle.directions[0])
-    path = Path(args.challenge) if args.challenge else included(f"data/challenge/{direction}.tsv")
+    path = Path(args.challenge) if args.challenge else files.included(f"data/challenge/{direction}.tsv")
     if not path.is_file():
         raise UserError(f"{path}: no such challenge set. The included one is for zh_en; name a FILE")
     output = Path(args.output) if args.output else folder / f"challenge-{path.stem}"
@@ -120,7 +121,8 @@ def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> 
     direction = translator.direction(args.direction, "")
     if not args.corpus:
         return args.split, testsets.of_run(run, args.split, direction, directions[0]), direction
-    corpus = CorpusConfig(path=args.corpus, name=args.name)
+    columns = {"src_column": args.src_column, "tgt_column": args.tgt_column}
+    corpus = CorpusConfig(path=args.corpus, name=args.name, **columns)
     pairs = testsets.of_corpus(corpus, args.split, direction, directions[0], args.root)
     return f"{corpus.part}-{args.split}", pairs, direction
 

@@ -27,7 +27,7 @@ def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(FORMATS)}")
-    parser.add_argument("--quantization", default="int8", choices=("int8", "int16", "float32"), help="(int8)")
+    parser.add_argument("--quantization", default="int8", choices=("int8", "int16", "float32"), help="of ctranslate2")
     parser.add_argument("--sentences", metavar="FILE", help="lines that both must translate alike")
     parser.add_argument("--push", metavar="REPO", help="with --to huggingface: upload to OWNER/NAME on the hub")
     parser.add_argument("--dry-run", action="store_true", help="with --push: only show what would be sent")
@@ -41,19 +41,15 @@ def main(argv: list[str]) -> None:
         if not get_token():
             raise UserError(f"{args.push}: no access token of the hub. Run `hf auth login`, or set HF_TOKEN")
     bundle = locate(Path(args.model))
-    language = load_info(bundle).src
-    sentences = list(lines(Path(args.sentences))) if args.sentences else phrases(language)
+    sentences = list(lines(Path(args.sentences))) if args.sentences else phrases(load_info(bundle).src)
+    from dragoman.export import argos, huggingface
+    from dragoman.translation import export
+
     if args.to == "huggingface":
-        from dragoman.export import huggingface
-
-        result = huggingface.export_bundle(bundle, sentences)
+        print(huggingface.export_bundle(bundle, sentences))
     else:
-        from dragoman.export import argos
-        from dragoman.translation import export
-
-        export_bundle = {"argos": argos.export_bundle, "ctranslate2": export.export_bundle}[args.to]
-        result = export_bundle(bundle, sentences, quantization=args.quantization)
-    print(result)
+        module = argos if args.to == "argos" else export
+        print(module.export_bundle(bundle, sentences, quantization=args.quantization))
     if args.push:
         push(bundle / huggingface.FOLDER, args.push, args.dry_run)
 

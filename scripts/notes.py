@@ -1,6 +1,6 @@
 """Print the worked examples of the study notes: python scripts/notes.py mask pe
 
-The numbers are computed with the program's own modules. --list shows the examples by note; `all` prints each.
+The numbers are computed with the program's own modules. Without a name, the examples are listed; `all` prints each.
 --out writes a page (.html), or the picture of one example (.png).
 """
 
@@ -16,7 +16,6 @@ from dragoman.errors import UserError, check_choice
 def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="examples; none: the list")
-    parser.add_argument("--list", action="store_true", help="show the examples by note")
     parser.add_argument("--language", default="en", metavar="CODE", help="zh or en (default: en)")
     parser.add_argument("--out", metavar="FILE", help="a .html page, or a .png picture of one example")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists already")
@@ -27,7 +26,7 @@ def main(argv: list[str]) -> None:
 
     for name in args.names:
         check_choice("example", name, [*EXAMPLES, "all"])
-    names = [] if args.list else list(EXAMPLES) if "all" in args.names else args.names
+    names = list(EXAMPLES) if "all" in args.names else args.names
     suffix = Path(args.out or "").suffix.lower()
     one_picture = suffix == ".png" and len(names) == 1 and names[0] in PICTURES
     if args.out and not one_picture and (suffix != ".html" or not names):

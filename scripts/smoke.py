@@ -43,8 +43,7 @@ def main() -> None:
 
 def output_of(*command: str) -> str:
     """Run a command that must succeed, and return its stdout."""
-    result = subprocess.run([sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return result.stdout
+    return subprocess.run([sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def check(holds: object, claim: str) -> None:

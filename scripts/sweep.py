@@ -52,11 +52,10 @@ def main(argv: list[str]) -> None:
     )
     # Optuna has no public way to go on with a trial.
     stopped = [optuna.Trial(study, trial._trial_id) for trial in study.get_trials(states=[TrialState.RUNNING])]
-    distributions = {key: distribution for key, (_, distribution) in space.items()}
 
     def ask() -> optuna.Trial:
         try:
-            return study.ask(distributions)
+            return study.ask({key: distribution for key, (_, distribution) in space.items()})
         except ValueError as error:  # Optuna cannot change a list of choices
             raise UserError(f"{args.space}: not the search space of {folder}. Choose another name=...") from error
 

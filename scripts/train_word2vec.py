@@ -18,6 +18,7 @@ from dragoman.commands import cli
 from dragoman.commands.train import check_settings
 from dragoman.compose import compose
 from dragoman.data.prepare import Prepared, prepare
+from dragoman.errors import UserError
 
 KINDS = {"skipgram": {"sg": 1}, "cbow": {"sg": 0, "cbow_mean": 1}, "cbow_sum": {"sg": 0, "cbow_mean": 0}}
 
@@ -37,6 +38,8 @@ def main(argv: list[str]) -> None:
     config = compose(check_settings(words))
     from gensim.models import Word2Vec
 
+    if args.output.endswith(".gz"):
+        raise UserError(f"--output {args.output}: it is plain text. Name a file without .gz")
     from dragoman.training import recipe
 
     # Opened before the work: a file that cannot be written is reported at once.

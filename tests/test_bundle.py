@@ -92,9 +92,8 @@ def test_separate_tokenizers_are_two_files(bundle: Bundle, tmp_path: Path) -> No
 def test_each_parameter_is_stored_once(kind: str, score: str, bundle: Bundle, tmp_path: Path) -> None:
     """Tied matrices and the parameters that layers share come back as one, too."""
     torch.manual_seed(1)
-    config = dataclasses.replace(
-        bundle.model_config, n_decoder_layers=2, score=score, position=PositionConfig(kind=kind, length=64)
-    )
+    position = PositionConfig(kind=kind, length=64)
+    config = dataclasses.replace(bundle.model_config, n_decoder_layers=2, score=score, position=position)
     size = len(bundle.src_tokenizer)
     model = Transformer(config, src_vocab_size=size, tgt_vocab_size=size).eval()
     changed = dataclasses.replace(bundle, model=model, model_config=config)

@@ -1,7 +1,7 @@
 """Golden test: the translations of a bundle of format_version 1 stay the same.
 
 Where this fails, the bundles of all users translate differently. Repair it, or raise bundle.FORMAT_VERSION and
-convert. The folder is made again only for a new format (tests/golden/make.py), beside the old one.
+convert. The folder is made again only for a new format (tests/golden/make.py, at commit 27a00b7), beside the old one.
 """
 
 import json

@@ -17,9 +17,8 @@ from tables import Record, markdown, phrasebook
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman import bundle as bundles
 from dragoman import files
-from dragoman.bundle import Bundle
+from dragoman.bundle import Bundle, load
 from dragoman.commands.cli import Parser, command
 from dragoman.config import ModelConfig
 from dragoman.data.collate import collate
@@ -44,7 +43,7 @@ def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--model", nargs="+", required=True, metavar="FOLDER", help="bundles, or runs that have one")
     args = parser.parse_args(argv)
-    models = [(Path(folder).name, bundles.load(folder)) for folder in args.model]
+    models = [(Path(folder).name, load(folder)) for folder in args.model]
     for name, bundle in models:
         if {bundle.src, bundle.tgt} != {"zh", "en"}:
             raise UserError(f"{name}: translates {bundle.src}-{bundle.tgt}; give a model for Chinese and English")

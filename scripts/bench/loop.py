@@ -12,12 +12,7 @@ from dragoman.special import PAD
 
 
 def train(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    rate: Callable[[int], float],
-    *,
-    label_smoothing: float = 0.0,
-    **adamw: Any,
+    model: nn.Module, batches: Iterable[Batch], rate: Callable[[int], float], label_smoothing: float = 0.0, **adamw: Any
 ) -> list[float]:
     """Train one step per batch, rate(1) first; return the losses per target token."""
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), fused=True, **adamw)

@@ -16,7 +16,6 @@ from typing import Any
 from tables import peak_mb
 
 from dragoman import bundle as bundles
-from dragoman.bundle import BundleInfo
 from dragoman.commands.cli import command
 from dragoman.config import SearchConfig
 from dragoman.search import Hypothesis
@@ -69,7 +68,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     return record | {"bleu": corpus_bleu(texts, [references]).score}
 
 
-def translate(engine: Engine, info: BundleInfo, lines: list[str], settings: Settings) -> list[str]:
+def translate(engine: Engine, info: bundles.BundleInfo, lines: list[str], settings: Settings) -> list[str]:
     """Translate lines to text, in batches of `settings.batch` sentences on average."""
     kind = "beam" if settings.beam > 1 else "greedy"
     search = SearchConfig(kind=kind, beam_size=settings.beam, max_length_a=0.0, max_length_b=LONGEST)
@@ -81,7 +80,7 @@ def translate(engine: Engine, info: BundleInfo, lines: list[str], settings: Sett
     return [info.tgt_tokenizer.decode(hypotheses[0].ids) for hypotheses in results]
 
 
-def load(settings: Settings, info: BundleInfo) -> Engine:
+def load(settings: Settings, info: bundles.BundleInfo) -> Engine:
     """Load a bundle for the engine of `settings`."""
     if settings.engine == "ctranslate2":
         from dragoman.translation.ctranslate2 import CTranslate2Engine

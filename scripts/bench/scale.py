@@ -104,7 +104,7 @@ def train(size: str, length: int, tokens: int) -> Record:
         optimizer.zero_grad()  # before the forward pass, as in training/module.py
         memory = model.encode(batch.src, batch.src_key_padding_mask)
         states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask).flatten(0, 1)  # (tokens, D)
-        loss, _ = projected_loss(states, model.projection.weight, batch.tgt_out.flatten())
+        loss, _ = projected_loss(states, model.projection.weight, batch.tgt_out.flatten(), label_smoothing=0.0)
         (loss / batch.n_tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -31,16 +31,14 @@ def main(argv: list[str]) -> None:
     add_options(parser, TRAINERS)
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder:
-        home = os.environ.get("BENCH_HOME")
-        if home:
+        if home := os.environ.get("BENCH_HOME"):
             copy_data(Path(home) / "data", Path(folder), FILES)
         else:
             print("BENCH_HOME is not set: measured on the phrasebook, without peers (scripts/README.md)")
         settings: Record = {"size": args.size, "threads": THREADS, "window": args.window, "overrides": args.settings}
-        settings["data"] = folder if home else None
         programs = []
         for precision in args.precision:
-            of_precision = settings | {"precision": precision}
+            of_precision = settings | {"precision": precision, "data": folder if home else None}
             programs += own_programs(args.also, "measure_training.py", precision, "training", of_precision)
         if home:
             of_peers = {"SIZE": args.size, "WINDOW": args.window}

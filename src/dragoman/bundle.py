@@ -137,7 +137,8 @@ def evaluations(folder: Path) -> Path:
     if folder.resolve() in included():
         return Path("runs", f"included_{folder.name}", "evaluation")
     # Bundles beside each other, such as means, have folders of their own.
-    return folder.parent / ("evaluation" if folder.name.startswith("bundle") else f"evaluation_{folder.name}")
+    best = folder.name in ("bundle", "bundle.previous")
+    return folder.parent / ("evaluation" if best else f"evaluation_{folder.name}")
 
 
 def included() -> list[Path]:

@@ -68,10 +68,7 @@ def main(url: str, folder: Path, axe: Path | None) -> None:
         messages: list[str] = []
         page.on("console", lambda message: messages.append(message.text))
         page.on("pageerror", lambda error: messages.append(str(error)))
-        page.on(
-            "request",
-            lambda request: messages.append(request.url) if not request.url.startswith((url, "data:")) else None,
-        )
+        page.on("request", lambda request: request.url.startswith((url, "data:")) or messages.append(request.url))
         page.goto(url)
         use(page, folder, axe)
         for theme in ("light", "dark"):

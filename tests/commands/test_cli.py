@@ -63,18 +63,15 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     assert target.read_text() == "new"
 
 
-EXITS: list[tuple[BaseException, int, str]] = [
-    (UserError("a\nb"), 2, "error: a b\n"),
-    (PermissionError(13, "Denied", "x"), 2, "error: x: Denied\n"),
-    (OSError(28, "No space left"), 2, "error: output: No space left\n"),
-    (BrokenPipeError(), 0, ""),
-    (ModuleNotFoundError("no", name="x"), 2, "error: x is not installed. Run `pip install x`\n"),
-    (KeyboardInterrupt(), 130, "stopped\n"),
-]
-
-
 def test_exit_codes(tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture) -> None:
-    for error, code, message in EXITS:
+    for error, code, message in (
+        (UserError("a\nb"), 2, "error: a b\n"),
+        (PermissionError(13, "Denied", "x"), 2, "error: x: Denied\n"),
+        (OSError(28, "No space left"), 2, "error: output: No space left\n"),
+        (BrokenPipeError(), 0, ""),
+        (ModuleNotFoundError("no", name="x"), 2, "error: x is not installed. Run `pip install x`\n"),
+        (KeyboardInterrupt(), 130, "stopped\n"),
+    ):
 
         @cli.command
         def main(argv: list[str], error: BaseException = error) -> None:

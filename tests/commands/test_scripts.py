@@ -70,7 +70,6 @@ def corpus(home: Path) -> None:
         ("notes waist --out a.png", "one of pe, products, rope, t5, alibi"),
         ("notes pe --out a.gif", "a .html page, or a .png"),
         ("notes --out a.html", "name examples"),
-        ("notes pe --list --out a.html", "name examples"),
         ("notes waist --language fr", "zh, en"),
     ],
 )
@@ -83,7 +82,7 @@ def test_mistakes_are_one_line(script: Script, home: Path, command: str, part: s
 
 def test_notes_print_and_draw(script: Script, home: Path) -> None:
     assert "57" in script("notes waist").out
-    assert {line.split()[0] for line in script("notes --list").out.splitlines()} >= {"waist", "loop", "alibi"}
+    assert {line.split()[0] for line in script("notes").out.splitlines()} >= {"waist", "loop", "alibi"}
     script("notes pe --out a.png")
     assert (home / "a.png").read_bytes().startswith(b"\x89PNG")
     script("notes waist alibi --language zh --out a.html")

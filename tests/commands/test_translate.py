@@ -116,10 +116,7 @@ def test_the_input_chooses_the_newest_model(run: Run, home: Path) -> None:
     assert "runs/en_zh/bundle" in run(main, "好", "--direction", "en_zh").err
 
 
-BOTH_WAYS = [("好久不见", "zh_en", "en_zh"), ("Hello", "en_zh", "zh_en")]
-
-
-@pytest.mark.parametrize(("text", "own", "other"), BOTH_WAYS)
+@pytest.mark.parametrize(("text", "own", "other"), [("好久不见", "zh_en", "en_zh"), ("Hello", "en_zh", "zh_en")])
 def test_the_script_chooses_the_direction(run: Run, text: str, own: str, other: str) -> None:
     # With scores, which differ even where the texts do not.
     by_script = run(main, text, "--json")
@@ -147,6 +144,7 @@ def test_without_a_run_an_included_model_answers(run: Run, home: Path) -> None:
         ("好 --output runs --overwrite", "name another path"),
         ("-五度", "unrecognized arguments: -五度"),
         ("好 --embed a.npy --pooling max", "mean, first, attention"),
+        ("好 --embed a.npy --output a.en", "translates nothing"),
         ("好 --embed a.npy --trace", "--embed"),
         ("好 久 --attention b.png", "one sentence"),
         ("好 --attention a.gif", ".html"),

@@ -35,15 +35,13 @@ def test_included_items_are_many_and_pass_their_own_checks() -> None:
     assert count_passed(sentences, ["It is good."] * len(sentences))["all"][0] < len(sentences) / 50
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("ba\t把门关上。\tclose", "line 1: not four columns"),
-        ("ba\t把门关上。\tclose | \tClose the door.", "an empty word in the check"),
-    ],
-)
-def test_a_faulty_file_is_named(line: str, message: str, tmp_path: Path) -> None:
+def test_a_faulty_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "set.tsv"
-    path.write_text(line + "\n", encoding="utf-8")
-    with pytest.raises(UserError, match=re.escape(message)):
-        read_challenge(path)
+    for line, message in (
+        ("ba\t把门关上。\tclose", "line 1: not four columns"),
+        ("# a comment", "set.tsv: no sentence"),
+        ("ba\t把门关上。\tclose | \tClose the door.", "an empty word in the check"),
+    ):
+        path.write_text(line + "\n", encoding="utf-8")
+        with pytest.raises(UserError, match=re.escape(message)):
+            read_challenge(path)

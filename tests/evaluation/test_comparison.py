@@ -19,15 +19,13 @@ import compare as script
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 REFERENCES = [[" ".join(WORDS[(i + k) % 12] for k in range(4 + i % 5)) + "."] for i in range(60)]
 SOURCES = [f"第{i}句。" + "很" * (i % 7) for i in range(60)]
+RIGHT = [references[0] for references in REFERENCES]
+WRONG = [text.replace("two", "too").replace("five", "fife") for text in RIGHT]
 
 
 def outputs(name: str, hypotheses: list[str]) -> Outputs:
     pairs = [Pair(src, tgt, (tgt,)) for src, (tgt,) in zip(SOURCES, REFERENCES, strict=True)]
     return Outputs(name, "en", pairs, hypotheses)
-
-
-RIGHT = [references[0] for references in REFERENCES]
-WRONG = [text.replace("two", "too").replace("five", "fife") for text in RIGHT]
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +49,10 @@ def test_equal_systems_are_not_distinguishable() -> None:
     result = compare([outputs("a", WRONG), outputs("b", WRONG)])
     assert result["verdicts"]["2 b"][0] == "2 b is not distinguishable from 1 a at p < 0.05."
     assert result["won"]["2 b"] == {"won": [], "lost": []}
+    assert result["scores"]["2 b"]["bleu"]["p"][1] == 1
+    few = compare([outputs("a", [*WRONG[:9], *RIGHT[9:]]), outputs("b", RIGHT)])
+    n = sum(map(str.__ne__, WRONG[:9], RIGHT))
+    assert few["scores"]["2 b"]["bleu"]["p"][1] >= 2 ** (1 - n) > 0.01
 
 
 def test_groups_hold_every_sentence_once() -> None:
@@ -93,6 +95,7 @@ def test_files_are_compared_line_by_line(files: Callable, capsys: pytest.Capture
 def test_an_evaluation_is_found_in_its_run(files: Callable, tmp_path: Path) -> None:
     for name, lines in {"source": SOURCES, "reference.0": RIGHT, "hypotheses": WRONG}.items():
         files(f"run/evaluation/test/{name}.txt", lines)
+    files("run/bundle/config.json", [])
     files("run/evaluation/test/scores.json", [json.dumps({"model": "m", "direction": "zh_en"})])
     assert of_evaluation(tmp_path / "run") == outputs(str(tmp_path / "run"), WRONG)
     with pytest.raises(UserError, match=r"found none: run scripts/evaluate\.py --model"):

@@ -62,17 +62,8 @@ def test_page_needs_nothing_but_itself(pages: dict[str, str]) -> None:
 
 
 def test_page_holds_the_record_of_the_run(pages: dict[str, str]) -> None:
-    for part in (
-        "25.10",
-        "tok:13a",
-        "training.lr",
-        "0.123",
-        "0.2345",
-        "a processor",
-        "abc123",
-        "190,000",
-        "cross-attention",
-    ):
+    parts = "25.10", "tok:13a", "training.lr", "0.123", "0.2345", "a processor", "abc123", "190,000", "cross-attention"
+    for part in parts:
         assert part in pages["en"], part
         assert part in pages["zh"], part
     worst = pages["en"].partition("The worst sentences")[2]

@@ -11,8 +11,6 @@ from dragoman.model.transformer import Transformer
 
 WORDS = {"src_vocab_size": 70, "tgt_vocab_size": 90}
 SHAPE = {"rows": 5, "src": 13, "tgt": 11, "tokens": 55}
-
-
 # All sizes differ, so that no two are mistaken for each other.
 SIZES = {"d_model": 48, "d_ff": 80, "n_heads": 3, "n_encoder_layers": 2, "n_decoder_layers": 3}
 

@@ -13,9 +13,8 @@ def uniform(heads: int, rows: int, columns: int) -> np.ndarray:
 
 
 def test_every_head_is_drawn() -> None:
-    one, several = (
-        pixels(attention_figure(uniform(n, 3, 7), ["<s>", "▁Long", "▁time"], PIECES, "好久")) for n in (1, 5)
-    )
+    rows = ["<s>", "▁Long", "▁time"]
+    one, several = (pixels(attention_figure(uniform(n, 3, 7), rows, PIECES, "好久")) for n in (1, 5))
     assert several.dtype == np.uint8
     assert several.shape[2] == 3
     assert several.size > one.size
@@ -58,8 +57,5 @@ def test_long_sentence_stays_a_picture_that_opens() -> None:
 
 
 def test_curves_follow_their_numbers() -> None:
-    rising, falling, empty = (
-        curve_figure({"BLEU": (list(range(len(values))), values)}, "step", "score")
-        for values in ([0, 1, 2], [2, 1, 0], [])
-    )
-    assert len({rising, falling, empty}) == 3
+    curves = [0, 1, 2], [2, 1, 0], []
+    assert len({curve_figure({"BLEU": (list(range(len(c))), c)}, "step", "score") for c in curves}) == 3

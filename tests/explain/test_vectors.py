@@ -78,11 +78,9 @@ def test_pieces_match_words_but_not_parts_of_words(make_model, tokenizer, tmp_pa
     assert summary["covered"]["tgt"] == len(whole)
 
 
-@pytest.mark.parametrize(
-    ("word", "dimension", "message"),
-    [("我", 50, r"model.d_model=50 \(found 32\)"), ("xyzzy", 32, "no vector for any piece")],
-)
-def test_vectors_that_do_not_fit_are_an_error(word, dimension, message, make_model, tokenizer, tmp_path) -> None:
-    save(tmp_path / "v.txt", [word], dimension)
-    with pytest.raises(UserError, match=message):
-        start_from_vectors(make_model(), tmp_path / "v.txt", tokenizer, tokenizer)
+def test_vectors_that_do_not_fit_are_an_error(make_model, tokenizer, tmp_path) -> None:
+    messages = {("我", 50): r"model.d_model=50 \(found 32\)", ("xyzzy", 32): "no vector for any piece"}
+    for (word, dimension), message in messages.items():
+        save(tmp_path / "v.txt", [word], dimension)
+        with pytest.raises(UserError, match=message):
+            start_from_vectors(make_model(), tmp_path / "v.txt", tokenizer, tokenizer)

@@ -27,9 +27,8 @@ def pairs() -> list[tuple[str, str]]:
     """A hundred pairs; each line is one sentence."""
     path = files.included("data/phrasebook/written") / "validation.jsonl.gz"
     rows = [json.loads(line)["translation"] for line in lines(path)]
-    return [(row["zh"], row["en"]) for row in rows if not set(row["zh"][:-1] + row["en"][:-1]) & set("。！？?!.…")][
-        :100
-    ]
+    ones = [(row["zh"], row["en"]) for row in rows if not set(row["zh"][:-1] + row["en"][:-1]) & set("。！？?!.…")]
+    return ones[:100]
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from dragoman.model.position import POSITIONS
 from dragoman.special import PAD
 
 SOME = [("none", "dot"), ("rope", "scaled_dot"), ("t5", "additive"), ("transformer_xl", "scaled_dot")]
-some = pytest.mark.parametrize(("kind", "score"), SOME)
 
 
 @torch.no_grad()
@@ -27,16 +26,15 @@ def test_the_fused_form_equals_the_formula(kind, attention):
         torch.testing.assert_close(fused, formula, atol=1e-5, rtol=1e-5)
 
 
-@some
+@pytest.mark.parametrize(("kind", "score"), SOME)
 def test_the_weights_shown_are_the_weights_used(kind, score, attention):
-    causal = True
-    layer, x = attention(kind, score, causal=causal), torch.randn(2, 5, 8)
+    layer, x = attention(kind, score, causal=True), torch.randn(2, 5, 8)
     padding = padding_attn_mask(torch.tensor([[5, 5, 5, 0, 0], [5] * 5]) == PAD)
     values = layer.kv(x).chunk(2, -1)[1].unflatten(-1, (2, 4)).transpose(1, 2)
-    weights = layer.weights(x, x, padding, causal=causal)
+    weights = layer.weights(x, x, padding, causal=True)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 5))
     expected = layer.out((weights @ values).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(layer(x, x, padding, causal=causal), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(layer(x, x, padding, causal=True), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_relative_schemes_see_distances_only(attention):

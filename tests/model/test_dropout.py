@@ -6,11 +6,10 @@ import torch
 from dragoman.model.transformer import Dropout
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
-def test_dropout_drops_its_share_and_keeps_the_mean(p):
+def test_dropout_drops_its_share_and_keeps_the_mean():
     torch.manual_seed(1)
-    dropped = Dropout(p)(torch.ones(1_000_000))
-    assert (dropped == 0).float().mean() == pytest.approx(p, abs=0.005)
+    dropped = Dropout(0.3)(torch.ones(1_000_000))
+    assert (dropped == 0).float().mean() == pytest.approx(0.3, abs=0.005)
     assert dropped.mean() == pytest.approx(1.0, abs=0.005)
 
 

@@ -64,6 +64,5 @@ def test_a_row_without_tokens_gives_zeros() -> None:
         vectors.sum().backward()
         assert vectors[1].eq(0).all()
         assert vectors[0].ne(0).all()
-        assert h.grad is not None
         assert h.grad.isfinite().all()
         assert h.grad[padding].eq(0).all()

@@ -39,9 +39,8 @@ ADDED = {
 @pytest.mark.parametrize("kind", ADDED)
 def test_embed_adds_the_formula_of_the_scheme(kind, scheme):
     position = scheme(kind, base=100.0, length=16)
-    added = ADDED.get(kind, ADDED["none"])
     table = position.table.tolist() if kind == "learned" else None
-    expected = [[added(pos, i, table) for i in range(D)] for pos in range(T)]
+    expected = [[ADDED[kind](pos, i, table) for i in range(D)] for pos in range(T)]
     close(position.embed(WORDS, POSITION_NUMBERS) - WORDS, torch.tensor(expected).expand(2, T, D))
 
 

@@ -101,9 +101,8 @@ def copy_layer(ours: nn.Module, theirs: nn.Module) -> None:
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_ours_equals_torch_nn_transformer(norm, activation, model, ids):
     ours = model(norm=norm, activation=activation, dropout=0.0, position="none")
-    theirs = nn.Transformer(
-        16, 2, 1, 2, 24, dropout=0.0, activation=activation, batch_first=True, norm_first=norm == "pre"
-    )
+    options = {"dropout": 0.0, "activation": activation, "batch_first": True, "norm_first": norm == "pre"}
+    theirs = nn.Transformer(16, 2, 1, 2, 24, **options)
     for stack, other in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
         for layer, other_layer in zip(stack, other.layers, strict=True):
             copy_layer(layer, other_layer)
@@ -115,13 +114,9 @@ def test_ours_equals_torch_nn_transformer(norm, activation, model, ids):
     src, tgt = ids(3, 7), ids(3, 5)
     src[0, 5:] = PAD
     padding = src == PAD
-    expected = theirs(
-        ours.src_embedding(src),
-        ours.src_embedding(tgt),
-        tgt_mask=~causal_attn_mask(5, 5)[0, 0],  # torch's own polarity: True = blocked
-        src_key_padding_mask=padding,
-        memory_key_padding_mask=padding,
-    )
+    masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding}
+    masks["tgt_mask"] = ~causal_attn_mask(5, 5)[0, 0]  # torch's own polarity: True = blocked
+    expected = theirs(ours.src_embedding(src), ours.src_embedding(tgt), **masks)
     states = ours.decode(tgt, ours.encode(src, padding), padding)
     torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
 

@@ -148,9 +148,8 @@ def test_the_plain_loop_takes_the_most_probable_piece(seed, max_length):
 
 
 def test_a_beam_of_one_is_greedy():
-    beam, greedy = (
-        run(table(4), SearchConfig(kind=kind, beam_size=1), list(range(9)), 5) for kind in ("beam", "greedy")
-    )
+    configs = (SearchConfig(kind=kind, beam_size=1) for kind in ("beam", "greedy"))
+    beam, greedy = (run(table(4), config, list(range(9)), 5) for config in configs)
     assert [h[0].ids for h in beam] == [h[0].ids for h in greedy]
     assert [h[0].score for h in beam] == pytest.approx([h[0].score for h in greedy], abs=1e-5)
 
@@ -186,6 +185,7 @@ def test_scores_are_the_models_log_probs_over_the_penalty(config):
                 expected = expected[:4]
             assert h.token_scores == pytest.approx(expected, abs=1e-5)
             assert h.score == pytest.approx(sum(expected) / len(expected) ** config.length_penalty, abs=1e-5)
+            assert h.score <= hypotheses[0].score
             n_ended += len(h.ids) < 4
     assert n_ended
 

@@ -27,16 +27,6 @@ WHAT = [("苹果", "apples"), ("茶", "tea"), ("书", "books"), ("鱼", "fish"),
 VOCABULARY = 40
 
 
-def write_corpus(folder: Path) -> None:
-    """Write 180 sentences in two corpora, `farm` and `town`, with validation splits."""
-    rows = [f"{a}{b}{c}。\t{x} {y} {z}." for (a, x), (b, y), (c, z) in itertools.product(WHO, DO, WHAT)]
-    for name, part in (("farm", rows[::2]), ("town", rows[1::2])):
-        (folder / name).mkdir(parents=True)
-        for split, lines in (("train", part[12:]), ("validation", part[:12])):
-            text = "\n".join(["zh\ten", *lines]) + "\n"
-            (folder / name / f"{split}.tsv").write_text(text, encoding="utf-8")
-
-
 @dataclass
 class Runs:
     """Small runs in one folder, over one corpus, and their configurations."""
@@ -44,23 +34,14 @@ class Runs:
     folder: Path
     corpus: Path
 
-    def config(
-        self,
-        name: str,
-        *,
-        model: Any = None,
-        training: Any = None,
-        trainer: Any = None,
-        init_from: str | None = None,
-        **data: Any,
-    ) -> Config:
+    def config(self, name: str, *, model=None, training=None, trainer=None, init_from=None, **data: Any) -> Config:
         corpora = [settings.CorpusConfig(path=str(self.corpus / part)) for part in ("farm", "town")]
         cache = str(self.corpus / "cache")
         data = {"max_tokens": 120, "max_length": 40, "test_size": 0, "corpora": corpora, "cache": cache} | data
         tokenizer = settings.TokenizerConfig(kind="unigram", vocab_size=330, sampling=0.2)
         sizes = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1}
         sizes |= {"score": "additive"}  # CTranslate2 cannot express it: no time for an export
-        watch = {"validation_pairs": 6, "samples": 0, "log_every": 1, "validate_every": 5, "max_steps": 12}
+        watch = {"validation_pairs": 6, "samples": 0, "log_every": 1, "validate_every": 5, "keep_snapshots": 2}
         steps = {"optimizer": "muon", "ema": 0.9, "warmup_steps": 5, "lr": 3e-3, "accumulate": 2}
         hardware = {"accelerator": "cpu", "precision": "32"}
         return Config(
@@ -70,7 +51,7 @@ class Runs:
             data=settings.DataConfig(tokenizer=tokenizer, **data),
             model=ModelConfig(**{"dropout": 0.2} | sizes | (model or {})),
             training=settings.TrainingConfig(**steps | (training or {})),
-            trainer=settings.TrainerConfig(**hardware | watch | (trainer or {})),
+            trainer=settings.TrainerConfig(**{"max_steps": 12} | hardware | watch | (trainer or {})),
         )
 
     def fit(self, name: str, **options: Any) -> Path:
@@ -80,8 +61,14 @@ class Runs:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """180 sentences in two corpora, `farm` and `town`, with validation splits."""
     folder = tmp_path_factory.mktemp("corpus")
-    write_corpus(folder)
+    rows = [f"{a}{b}{c}。\t{x} {y} {z}." for (a, x), (b, y), (c, z) in itertools.product(WHO, DO, WHAT)]
+    for name, part in (("farm", rows[::2]), ("town", rows[1::2])):
+        (folder / name).mkdir()
+        for split, lines in (("train", part[12:]), ("validation", part[:12])):
+            text = "\n".join(["zh\ten", *lines]) + "\n"
+            (folder / name / f"{split}.tsv").write_text(text, encoding="utf-8")
     return folder
 
 
@@ -93,9 +80,8 @@ def runs(tmp_path: Path, corpus: Path) -> Runs:
 @pytest.fixture(scope="session")
 def straight(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     """Read-only folder of a finished run that was never interrupted."""
-    return Runs(tmp_path_factory.mktemp("runs"), corpus).fit(
-        "straight", trainer={"samples": 1, "loggers": ["tensorboard", "csv"]}
-    )
+    trainer = {"samples": 1, "loggers": ["tensorboard", "csv"]}
+    return Runs(tmp_path_factory.mktemp("runs"), corpus).fit("straight", trainer=trainer)
 
 
 class Nudge(Logger):
@@ -141,10 +127,7 @@ def outcome(run: Path) -> dict[str, Any]:
     saved = checkpoint_of(run)
     moments = saved["optimizer_states"][0]["state"]
     tensors = saved["state_dict"] | {f"{i} {name}": t for i, m in moments.items() for name, t in m.items()}
-    metrics = metrics_of(run)
-    records = [
-        {name: value for name, value in record.items() if name != "seconds"} for record in metrics["validations"]
-    ]
+    records = [{k: value for k, value in each.items() if k != "seconds"} for each in metrics_of(run)["validations"]]
     weights = (run / "bundle" / "model.safetensors").read_bytes()
     values = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
     return {"step": saved["global_step"], "records": records, "weights": weights, **values}
@@ -169,9 +152,7 @@ def batches_of(*sizes: int) -> list[Batch]:
     ids = iter(itertools.cycle(range(4, VOCABULARY)))
     sentences = [[next(ids) for _ in range(1 + n % 7)] for n in range(sum(sizes))]
     cut = [0, *itertools.accumulate(sizes)]
-    return [
-        collate(sentences[a:b], [list(reversed(s)) + s[:1] for s in sentences[a:b]]) for a, b in itertools.pairwise(cut)
-    ]
+    return [collate(sentences[a:b], [s[::-1] + s[:1] for s in sentences[a:b]]) for a, b in itertools.pairwise(cut)]
 
 
 def make_model(**options: Any) -> Transformer:
@@ -191,8 +172,7 @@ def train_module(module: TranslationModule, batches: Sequence[Batch], **options:
 
 
 # Functions as fixtures: tests may not import this file.
-_shared = {"make_data": Batches} | {
-    f.__name__: f for f in (metrics_of, checkpoint_of, outcome, batches_of, make_model, train_module)
-}
+_functions = metrics_of, checkpoint_of, outcome, batches_of, make_model, train_module
+_shared = {"make_data": Batches} | {function.__name__: function for function in _functions}
 for _name, _function in _shared.items():
     globals()[f"_{_name}"] = pytest.fixture(name=_name)(lambda function=_function: function)

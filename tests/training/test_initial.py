@@ -17,7 +17,7 @@ def test_source_pieces_start_between_their_translations(runs):
     model = module.model
     targets = model.tgt_embedding.table.weight.detach().clone()
     size = len(data.src_tokenizer)
-    src, tgt, weights = lexicon(data.train_ids, src_size=size, tgt_size=size, joint=True)
+    src, tgt, weights = lexicon(data.train_ids, tgt_size=size, joint=True)
     report = start_from_lexicon(model, data)
     assert report == {"pieces": size, "covered": len(np.unique(src))}
     assert report["covered"] > 10

@@ -24,7 +24,7 @@ def ids(tmp_path: Path) -> Ragged:
 
 
 def test_each_word_weighs_most_beside_its_translation(ids: Ragged) -> None:
-    src, tgt, weights = lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=False)
+    src, tgt, weights = lexicon(ids, tgt_size=SIZE, joint=False)
     table = np.zeros((SIZE, SIZE))
     table[src, tgt] = weights
     assert (table[WORDS].argmax(axis=1) == np.array(WORDS) + 30).all()
@@ -33,10 +33,10 @@ def test_each_word_weighs_most_beside_its_translation(ids: Ragged) -> None:
 
 def test_memory_is_bounded(ids: Ragged, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.training.initial._MAX_LINKS", 1)
-    sources, *_ = lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=False)
+    sources, *_ = lexicon(ids, tgt_size=SIZE, joint=False)
     assert len(set(sources)) <= 5  # those of one pair
 
 
 def test_shared_pieces_have_no_entry_in_a_joint_vocabulary(ids: Ragged) -> None:
-    assert STOP in lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=False)[0]
-    assert set(lexicon(ids, src_size=SIZE, tgt_size=SIZE, joint=True)[0]) == set(WORDS)
+    assert STOP in lexicon(ids, tgt_size=SIZE, joint=False)[0]
+    assert set(lexicon(ids, tgt_size=SIZE, joint=True)[0]) == set(WORDS)

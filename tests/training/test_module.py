@@ -5,7 +5,8 @@ import itertools
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from torch.nn import functional as F
 
 from dragoman.config import TrainingConfig
@@ -43,10 +44,9 @@ def plain_training(model, batches, c, max_steps):
     )
     losses = []
     for step in range(max_steps):
+        rate = learning_rate(c.schedule, step + 1, peak=c.lr, warmup_steps=c.warmup_steps, max_steps=max_steps)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(
-                c.schedule, step + 1, peak=c.lr, warmup_steps=c.warmup_steps, max_steps=max_steps
-            )
+            group["lr"] = rate
         loss = plain_loss(model, batches[step * c.accumulate : (step + 1) * c.accumulate], c.label_smoothing)
         optimizer.zero_grad()
         loss.backward()
@@ -112,11 +112,7 @@ def test_the_average_moves_towards_the_weights(make_model, batches_of, train_mod
 
 
 def on_step(do):
-    class OnStep(Callback):
-        def on_train_batch_end(self, *_):
-            do()
-
-    return OnStep()
+    return LambdaCallback(on_train_batch_end=lambda *_: do())
 
 
 def test_validation_loss_is_unsmoothed_and_of_the_average(make_model, batches_of, make_data):
@@ -126,9 +122,8 @@ def test_validation_loss_is_unsmoothed_and_of_the_average(make_model, batches_of
             p.zero_()
     batches = batches_of(3, 7)
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    Trainer(accelerator="cpu", enable_checkpointing=False, **quiet).validate(
-        module, datamodule=make_data(batches), verbose=False
-    )
+    trainer = Trainer(accelerator="cpu", enable_checkpointing=False, **quiet)
+    trainer.validate(module, datamodule=make_data(batches), verbose=False)
     expected = plain_loss(module.averaged.eval(), batches, 0.0)
     assert module.validation_loss() == pytest.approx(float(expected), rel=1e-5)
 

@@ -19,19 +19,18 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_it_prints_costs_and_a_forecast(runs, temporary, capsys):
-    preflight(runs.config("run", trainer={"max_steps": 100_000}))
-    out, err = capsys.readouterr()
+    tokens = []
+    for accumulate, limit in (1, {"max_steps": 1000}), (2, {"max_steps": 10**9, "max_time": "00:00:10:00"}):
+        preflight(runs.config("run", trainer=limit, training={"accumulate": accumulate}))
+        out, err = capsys.readouterr()
+        seconds, n_tokens = re.search(r"a step: ([\d.]+) seconds, (\d+) target tokens", out).groups()
+        minutes = re.search(rf"steps until trainer\.{[*limit][-1]}: about ([\d.]+) minutes", out)[1]
+        assert float(minutes) == pytest.approx(10 if "max_time" in limit else 1000 * float(seconds) / 60, abs=0.1)
+        tokens.append(int(n_tokens))
+    assert tokens[1] == pytest.approx(2 * tokens[0], abs=1)
     assert "cross-attention" in out
     assert "peak memory" in out
-    seconds = float(re.search(r"a step: ([\d.]+) seconds", out)[1])
-    minutes = float(re.search(r"100,000 steps until trainer\.max_steps: about ([\d.]+) minutes", out)[1])
-    assert minutes == pytest.approx(100_000 * seconds / 60, abs=1)
     assert "preflight of " in err
     assert "validation loss" not in err
     assert not (runs.folder / "run").exists()
     assert not list(temporary.iterdir())
-
-
-def test_a_time_limit_ends_the_forecast(runs, temporary, capsys):
-    preflight(runs.config("run", trainer={"max_steps": 10**9, "max_time": "00:00:10:00"}))
-    assert "steps until trainer.max_time: about 10.0 minutes" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """Terminal output and logged scalars of a training."""
 
+import itertools
 from types import SimpleNamespace
 
 import torch
@@ -11,6 +12,7 @@ from dragoman.training.progress import ProgressCallback
 
 def run_steps(callback, monkeypatch, *, terminal):
     """Call `callback` for two steps, each with a validation."""
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=itertools.count().__next__))
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
     monkeypatch.setattr(progress.CONSOLE, "_force_terminal", terminal)

@@ -74,8 +74,10 @@ def test_more_devices_see_more_epochs():
     assert few.model.dropout < many.model.dropout
 
 
-@pytest.mark.parametrize("limit", ["trainer.max_steps=500", "trainer.max_time=00:00:01:00"])
-def test_warmup_is_a_part_of_the_steps(limit):
-    config, _ = completed(limit)
-    assert config.training.warmup_steps == 100
-    assert completed("trainer.max_time=01:00:00:00")[0].training.warmup_steps > 100
+def test_rate_warmup_and_average_follow_from_width_and_steps():
+    limits = "trainer.max_steps=500", "trainer.max_steps=5000", "trainer.max_time=00:00:01:00"
+    few, many, minute = (completed("trainer.max_time=01:00:00:00", limit)[0].training for limit in limits)
+    assert (few.warmup_steps, many.warmup_steps, minute.warmup_steps) == (100, 500, 100)
+    assert (few.ema, many.ema) == (0.96, 0.996)
+    assert few.lr == pytest.approx(2 * completed("training.optimizer=adamw")[0].training.lr)
+    assert completed("init_from=x")[0].training.lr == 3e-4 < few.lr

@@ -1,10 +1,13 @@
 """Resumption of interrupted runs, compared bit by bit with an uninterrupted one."""
 
+import itertools
 import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +16,8 @@ from lightning.pytorch.plugins import MixedPrecision
 
 from dragoman import files
 from dragoman.errors import UserError
-from dragoman.training.checkpoint import CheckpointIO, Stopped, newest
+from dragoman.training import checkpoint
+from dragoman.training.checkpoint import CheckpointIO, Stopped, StopSignals, newest
 from dragoman.training.run import lock
 
 
@@ -26,10 +30,19 @@ def kill(signum: int):
 
 
 @pytest.fixture(autouse=True)
-def signals_are_not_ignored() -> None:
+def signals_are_not_ignored() -> Iterator[None]:
     """Reset SIGINT and SIGHUP, which background shells and nohup ignore."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {signum: signal.signal(signum, handler) for signum, handler in defaults.items()}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with StopSignals():
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 class CrashError(Exception):
@@ -68,6 +81,15 @@ def test_a_run_killed_in_a_step_resumes(step, runs, straight, at_step, outcome):
         runs.fit("run", trainer={"save_minutes": 0.0} | at_step(step, crash))
     assert step_of(newest(runs.folder / "run")) == step - 1
     assert outcome(runs.fit("run")) == outcome(straight)
+
+
+def test_the_run_is_saved_when_the_minutes_are_over(runs, at_step, monkeypatch):
+    """31 seconds pass between two looks at the clock, so every second step is saved."""
+    seconds = itertools.count(0, 31).__next__
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=seconds))
+    with pytest.raises(CrashError):
+        runs.fit("run", trainer={"save_minutes": 1.0} | at_step(4, crash))
+    assert step_of(newest(runs.folder / "run")) == 2
 
 
 @pytest.mark.slow

@@ -14,10 +14,10 @@ def test_auto_is_what_torch_finds():
     assert accelerator_for("cpu", 4) == "cpu"
 
 
-@pytest.mark.parametrize(("has_bf16", "precision"), [(True, "bf16"), (False, "32")])
-def test_auto_precision_is_bf16_where_the_cpu_has_it(has_bf16, precision, monkeypatch):
-    monkeypatch.setattr(run, "cpu_has_bf16", lambda: has_bf16)
-    assert precision_for("auto", "cpu") == precision
+def test_auto_precision_is_bf16_where_the_cpu_has_it(monkeypatch):
+    for flag, precision in (("avx512_bf16", "bf16"), ("amx_bf16", "bf16"), ("avx512f", "32")):
+        monkeypatch.setattr(run, "CPUINFO", f"flags : fpu {flag} sse")
+        assert precision_for("auto", "cpu") == precision
     assert precision_for("fp16", "gpu") == "fp16"
     with pytest.raises(UserError, match="only on a GPU"):
         precision_for("fp16", "cpu")

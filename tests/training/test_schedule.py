@@ -11,7 +11,6 @@ def test_a_schedule_rises_to_its_peak_and_falls():
     for kind in SCHEDULES:
         rates = [learning_rate(kind, s, peak=0.5, warmup_steps=10, max_steps=100) for s in range(1, 101)]
         assert rates[9] == pytest.approx(0.5), kind
-        assert max(rates) == pytest.approx(0.5), kind
         assert rates[:10] == sorted(rates[:10]), kind
         assert rates[9:] == sorted(rates[9:], reverse=True), kind
         assert min(rates) >= 0, kind

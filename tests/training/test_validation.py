@@ -8,11 +8,13 @@ from dragoman.languages import Direction
 from dragoman.training.validation import ValidationCallback, select_pairs
 
 PAIRS = [Pair(f"s{n}", f"t{n}", (f"t{n}",), "ab"[n % 2]) for n in range(8)]
+BOTH = Direction("zh", "en"), Direction("en", "zh")
 
 
-def make(pairs=PAIRS, *, monitor="bleu", metrics=("bleu", "ter"), patience=0, max_length=256, n_pairs=8):
-    tokenizer = SimpleNamespace(encode_batch=lambda texts: [[4] * 9 for _ in texts], tag=lambda language: [])
-    data = SimpleNamespace(validation=pairs, directions=[Direction("zh", "en")])
+def make(pairs=PAIRS, *, monitor="bleu", metrics=("bleu", "ter"), patience=0, max_length=256, n_pairs=8, to=BOTH[:1]):
+    tags = {"en": [1], "zh": [2]} if len(to) > 1 else {"en": []}
+    tokenizer = SimpleNamespace(encode_batch=lambda texts: [[4] * 9 for _ in texts], tag=tags.get)
+    data = SimpleNamespace(validation=pairs, directions=list(to))
     data.src_tokenizer = data.tgt_tokenizer = tokenizer
     trainer = TrainerConfig(metrics=list(metrics), validation_pairs=n_pairs)
     training, data_config = TrainingConfig(monitor=monitor, patience=patience), DataConfig(max_length=max_length)
@@ -58,6 +60,14 @@ def test_patience_counts_validations_since_the_best():
 def test_sources_have_at_most_max_length_pieces():
     assert {len(source) for source in make(max_length=5).sources} == {5}
     assert {len(source) for source in make().sources} == {9}
+
+
+def test_each_direction_has_its_tag_and_its_scores():
+    validation = make(metrics=["bleu"], to=BOTH)
+    assert [ids[0] for ids in validation.sources] == [1, 2] * (len(validation.sources) // 2)
+    validation.hypotheses = [text if n % 2 == 0 else "?" for n, (text, *_) in enumerate(validation.references)]
+    scores = validation._score()
+    assert (scores["exact_zh_en"], scores["exact_en_zh"], scores["exact"]) == (100, 0, 50)
 
 
 def test_every_corpus_has_an_equal_share():

@@ -3,9 +3,6 @@
 Between the random strings stand marks that a translator copies: where each comes out again the order was kept.
 """
 
-from pathlib import Path
-
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,11 +25,6 @@ TEXTS = st.one_of(
     st.lists(CHARACTERS | st.sampled_from(SPECIAL), max_size=8).map("".join),
     st.builds(str.__mul__, st.sampled_from(SPECIAL), st.integers(13, 200)),
 )
-
-
-@pytest.fixture(scope="module")
-def translator(golden_folder: Path) -> Translator:
-    return Translator.load(golden_folder, "cpu")
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))

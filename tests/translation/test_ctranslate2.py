@@ -57,12 +57,6 @@ def exported(golden_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
-def folder(exported: Path, tmp_path: Path) -> Path:
-    """A copy that a test may damage."""
-    return Path(shutil.copytree(exported, tmp_path / "bundle"))
-
-
-@pytest.fixture
 def notes(caplog: pytest.LogCaptureFixture) -> Notes:
     """A function that returns the log messages since its last call."""
     caplog.set_level(logging.WARNING, logger="dragoman")
@@ -165,7 +159,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("reason", DAMAGE)
-def test_a_damaged_or_stale_export_falls_back_to_torch(reason: str, folder: Path, notes: Notes) -> None:
+def test_a_damaged_or_old_export_falls_back_to_torch(reason: str, exported: Path, tmp_path: Path, notes: Notes) -> None:
+    folder = Path(shutil.copytree(exported, tmp_path / "bundle"))
     DAMAGE[reason](folder)
     assert Translator.load(folder, "cpu").engine == "torch"
     (message,) = notes()

@@ -1,7 +1,7 @@
 """Torch engine, ids -> ids: batches, limits and vectors."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -40,9 +40,8 @@ def ids(results: list[list[Hypothesis]]) -> list[list[list[int]]]:
 
 
 @each_search
-@pytest.mark.parametrize("kind", ["learned", "unit"])
-def test_no_translation_runs_past_the_positions(kind: str, search: SearchConfig) -> None:
-    model = make(PositionConfig(kind=kind, length=LENGTH), deviation=0.01, n_words=300)
+def test_no_translation_runs_past_the_positions(search: SearchConfig) -> None:
+    model = make(PositionConfig(kind="learned", length=LENGTH), deviation=0.01, n_words=300)
     results = translate_ids(model, [[5] * n for n in range(1, LENGTH)], search)
     assert max(len(h.ids) for hypotheses in results for h in hypotheses) == LENGTH - 1
 
@@ -67,15 +66,10 @@ def test_the_budget_counts_the_rows_of_the_search(monkeypatch: pytest.MonkeyPatc
     assert all(4 * n_rows * length <= 200 for n_rows, length in shapes)
 
 
-@pytest.fixture
-def two_threads() -> Iterator[None]:
+def test_threads_compute_as_the_caller_would(request: pytest.FixtureRequest) -> None:
     before = torch.get_num_threads()
+    request.addfinalizer(lambda: torch.set_num_threads(before))
     torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-def test_threads_compute_as_the_caller_would(two_threads: None) -> None:
     model, dtypes, sources, counts = make(), set(), words(12), []
     results = translate_ids(model, sources, SEARCHES[0], batch_tokens=60, progress=counts.append)
     assert len(counts) > 2

@@ -130,14 +130,12 @@ def count_lines(path: str) -> int | None:
     return sum(1 for _ in lines(Path(path))) if os.path.isfile(path) else None
 
 
-@contextlib.contextmanager
-def new_file(path: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Yield a file that appears as `path` when it is complete; links are followed."""
+def new_file(path: str, *, overwrite: bool) -> contextlib.AbstractContextManager[IO[bytes]]:
+    """Open a file that appears as `path` when it is complete; links are followed."""
     target = Path(os.path.realpath(path))
     if target.exists() and not (overwrite and target.is_file()):
         raise UserError(f"{path}: exists already. Use --overwrite to replace a file, or name another path")
-    with files.replacing(target) as file:
-        yield file
+    return files.replacing(target)
 
 
 def load_translator(args: argparse.Namespace, lines: Iterable[str]) -> tuple[Translator, Iterator[str], Direction]:

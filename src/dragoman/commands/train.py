@@ -50,7 +50,7 @@ def check_settings(words: list[str]) -> list[str]:
     for word in words:
         if word.startswith("-") or "=" not in word:
             hint = f" (did you mean experiment={word}?)" if word in GROUPS["experiment"] else ""
-            quotes = ", in quotes if it has blanks: data.corpora='[{path: my.tsv}]'" if word[-1] in "]}" else ""
+            quotes = ", in quotes if it has blanks: data.corpora='[{path: my.tsv}]'" if word[-1:] in ("]", "}") else ""
             raise UserError(f"{word}: not a setting{hint}. Write settings as key=value{quotes}")
     return words
 

@@ -48,14 +48,14 @@ def main(argv: list[str]) -> None:
         raise UserError("--attention: name a .png (picture of the last layer) or a .html (all layers and heads)")
     if args.trace and args.output and not args.output.lower().endswith(".html"):
         raise UserError(f"--trace: --output is a .html page (found {args.output})")
+    if args.embed and args.output:
+        raise UserError("--embed: translates nothing. Remove --output")
     if not args.text and not args.input and sys.stdin.isatty():
         raise UserError("no text: give it as an argument, by --input FILE, or by a pipe (see --help)")
     with ExitStack() as opened:
         # Opened before a model is loaded: a file that cannot be written is reported at once.
-        out, picture = (
-            opened.enter_context(cli.new_file(path, overwrite=args.overwrite)) if path else None
-            for path in (args.embed or args.output, args.attention)
-        )
+        paths = args.embed or args.output, args.attention
+        out, picture = (path and opened.enter_context(cli.new_file(path, overwrite=args.overwrite)) for path in paths)
         translator, lines, direction = cli.load_translator(args, args.text or cli.read_lines(args.input))
         settings: dict[str, Any] = {"batch_tokens": args.batch, "direction": str(direction)}
         # On a terminal the translations themselves show the progress.

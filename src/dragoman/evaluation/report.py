@@ -114,7 +114,7 @@ def leaderboard(runs: Sequence[Path], levels: Sequence[float]) -> tuple[list[dic
                 column = columns.setdefault(key, title if n == 1 else f"{title} [{n}]")
                 row[column] = f"{score['score']:.2f}"
                 row.setdefault("signature", score["signature"])
-                for level in levels if test["name"] == "validation" and name.startswith("bleu") else ():
+                for level in levels if test is record["tests"][0] and name.startswith("bleu") else ():
                     # The validation before an adaptation (init_from) has no time.
                     times = [each.get("seconds", 0) / 60 for each in metrics["validations"] if each[name] >= level]
                     row |= {f"{column}: minutes to {level:g}": f"{times[0]:.1f}"} if times else {}

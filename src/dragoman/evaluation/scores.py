@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from sacrebleu import corpus_chrf, sentence_chrf
 from sacrebleu.significance import PairedTest
 
 from dragoman import files, metrics
-from dragoman.bundle import read_json
+from dragoman.bundle import evaluations, locate, read_json
 from dragoman.config import SearchConfig
 from dragoman.data.text import Pair, clean_text, lines
 from dragoman.errors import UserError
@@ -126,7 +127,7 @@ class Outputs(NamedTuple):
 
 def of_evaluation(folder: Path) -> Outputs:
     """Read a folder of scripts/evaluate.py, or the single evaluation of a run."""
-    records = [*folder.glob(SCORES), *sorted(folder.glob(f"evaluation/*/{SCORES}"))]
+    records = [*folder.glob(SCORES), *sorted(evaluations(locate(folder)).glob(f"*/{SCORES}"))]
     if len(records) != 1:
         names = ", ".join(str(file.parent) for file in records) or f"none: run scripts/evaluate.py --model {folder}"
         raise UserError(f"{folder}: name one evaluation (found {names})")
@@ -149,30 +150,33 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
     metrics = {metric: make(first.tgt) for metric, make in METRICS.items()}
     texts: list[Any] = [(name, system.hypotheses) for name, system in named.items()]
     streams = reference_streams([pair.references for pair in first.pairs])
+    # sacrebleu counts no ties. Of the 2^n exchanges of n different translations, two have the difference itself.
+    n_different = [sum(map(str.__ne__, first.hypotheses, system.hypotheses)) for system in systems]
     tests: Any = [PairedTest(texts, metrics, streams, kind, n)()[1] for kind, n in N_SAMPLES.items()]
     scores: dict[str, Any] = {name: {} for name in named}
     for metric, title in zip(metrics, list(tests[0])[1:], strict=True):  # the first list has the systems' names
-        for name, one, two in zip(named, *(test[title] for test in tests), strict=True):
+        for name, n, one, two in zip(named, n_different, *(test[title] for test in tests), strict=True):
             score = {"name": title, "score": one.score, "mean": float(one.mean), "ci": float(one.ci)}
-            scores[name][metric] = score | {"p": [one.p_value, two.p_value]}  # None for the first
+            p = two.p_value and max(two.p_value, min(1.0, 2.0 ** (1 - n)))
+            scores[name][metric] = score | {"p": [one.p_value, p]}  # None for the first
     return {
         "sentences": len(first.pairs),
         "signatures": [str(metric.get_signature()) for metric in metrics.values()],
         "scores": scores,
         "groups": {
             "characters of the source": _by_quarter(named, [len(pair.src) for pair in first.pairs]),
-            "frequency of the rarest word": _by_quarter(named, _rarest(first)),
+            "mean frequency of the words": _by_quarter(named, _frequencies(first)),
         },
         "won": {name: _most_different(first, named[name]) for name in others},
         "verdicts": {name: _verdicts(baseline, name, scores) for name in others},
     }
 
 
-def _rarest(system: Outputs) -> list[int]:
-    """For each reference, return how many references have its rarest word."""
+def _frequencies(system: Outputs) -> list[int]:
+    """For each reference, return how many have a word of it (geometric mean)."""
     words = [set(re.findall(r"\w" if is_unspaced(system.tgt) else r"\w+", pair.tgt.lower())) for pair in system.pairs]
     counts = Counter(word for each in words for word in each)
-    return [min((counts[word] for word in each), default=0) for each in words]
+    return [round(geometric_mean([counts[word] for word in each] or [1])) for each in words]
 
 
 def _by_quarter(systems: Mapping[str, Outputs], sizes: Sequence[int]) -> dict[str, dict[str, float]]:

@@ -95,6 +95,8 @@ def read_challenge(path: Path) -> list[ChallengeSentence]:
                 columns = "phenomenon, source, check, translation"
                 raise UserError(f"{path} line {number}: not four columns ({columns}), or an empty word in the check")
             sentences.append(ChallengeSentence(*cells))
+    if not sentences:
+        raise UserError(f"{path}: no sentence. data/README.md describes a line")
     return sentences
 
 

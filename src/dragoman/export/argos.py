@@ -5,9 +5,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman import bundle as bundles
 from dragoman import files
-from dragoman.bundle import MANIFEST
+from dragoman.bundle import CARD, MANIFEST, load_info
 from dragoman.errors import UserError
 from dragoman.languages import english_name, is_traditional, primary
 from dragoman.translation import export
@@ -16,7 +15,7 @@ from dragoman.translation.ctranslate2 import export_of
 
 def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: str = "int8") -> str:
     """Write the export, verified as that to CTranslate2 is, and return a summary."""
-    info = bundles.load_info(folder)
+    info = load_info(folder)
     separate = info.src_tokenizer.sha256 != info.tgt_tokenizer.sha256
     if separate or info.src_tokenizer.tag(info.tgt):
         setting = "data.tokenizer.vocabulary=separate" if separate else "the language tags of a model of two directions"
@@ -29,7 +28,7 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
     target = folder / f"{root}.argosmodel"
     with files.replacing(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(f"{root}/metadata.json", json.dumps(metadata, indent=2))
-        archive.write(folder / bundles.CARD, f"{root}/README.md")
+        archive.write(folder / CARD, f"{root}/README.md")
         archive.write(info.src_tokenizer.path, f"{root}/sentencepiece.model")
         for path in sorted(export_of(folder).iterdir()):
             if path.name != MANIFEST:

@@ -185,8 +185,7 @@ class TransformerXL(Position):
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
-        self.u = nn.Parameter(torch.zeros(n_heads, d_model // n_heads))
-        self.v = nn.Parameter(torch.zeros(n_heads, d_model // n_heads))
+        self.u, self.v = (nn.Parameter(torch.zeros(n_heads, d_model // n_heads)) for _ in range(2))
 
     def layer(self) -> Position:
         return _TransformerXLLayer(self)

@@ -117,8 +117,7 @@ class CheckpointCallback(Callback):
         self.config, self.data, self.module = validation.config, validation.data, validation.module
         self.run_dir = Path(self.config.run_dir)
         self.path, self.snapshots = self.run_dir / LAST, self.run_dir / "snapshots"
-        origin = {"data": self.data.fingerprint, "notes": list(self.data.notes), "machine": provenance()}
-        self.metrics = metrics | origin
+        self.metrics = metrics | {"data": self.data.fingerprint, "notes": self.data.notes, "machine": provenance()}
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.saved = time.monotonic()

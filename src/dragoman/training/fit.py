@@ -65,7 +65,7 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
     progress, validation = ProgressCallback(config.trainer), ValidationCallback(data, config, module)
     saver = CheckpointCallback(validation, progress, signals, metrics)
     if saved is None:
-        set_initial_weights(config, data, module, saver.metrics)
+        saver.metrics |= set_initial_weights(config, data, module)
         saver.write()  # metrics.json exists from here on, and so the settings are fixed (run.open_run)
     trainer = make_trainer(config, run_dir, [progress, validation, saver], step)
     announce(f"resuming {run_dir} at step {step}" if saved else f"training {run_dir}", data, module, trainer)

@@ -29,7 +29,7 @@ def adapted(config: Config) -> Config:
     if config.init_from is None:
         return config
     info = huggingface.load(Path(config.init_from))
-    if info.directions != config.data.every_direction:
+    if not set(config.data.every_direction) <= set(info.directions):
         theirs, ours = (" and ".join(map(str, each)) for each in (info.directions, config.data.every_direction))
         hint = "Change data.src and data.tgt, or data.directions"
         raise UserError(f"init_from={config.init_from}: translates {theirs}, but data has {ours}. {hint}")
@@ -57,10 +57,8 @@ def output_bias(data: TranslationData) -> Tensor:
     return torch.full((len(tokenizer),), IMPOSSIBLE).index_fill_(0, torch.tensor(possible), 0.0)
 
 
-def set_initial_weights(
-    config: Config, data: TranslationData, module: TranslationModule, metrics: dict[str, Any]
-) -> None:
-    """Take weights from `init_from` or model.embedding.init, where one is set."""
+def set_initial_weights(config: Config, data: TranslationData, module: TranslationModule) -> dict[str, Any]:
+    """Take weights from `init_from` or model.embedding.init; return news for metrics."""
     init, model = config.model.embedding.init, module.model
     if config.init_from is not None:
         weights = huggingface.load(Path(config.init_from)).model.state_dict()
@@ -69,9 +67,10 @@ def set_initial_weights(
         model.load_state_dict(weights)
         module.best_model.load_state_dict(weights)
     elif init == "lexicon":
-        metrics["vectors"] = start_from_lexicon(model, data)
+        return {"vectors": start_from_lexicon(model, data)}
     elif init is not None:
-        metrics["vectors"] = start_from_vectors(model, Path(init), data.src_tokenizer, data.tgt_tokenizer)
+        return {"vectors": start_from_vectors(model, Path(init), data.src_tokenizer, data.tgt_tokenizer)}
+    return {}
 
 
 @torch.no_grad()
@@ -83,8 +82,7 @@ def start_from_lexicon(model: Transformer, data: TranslationData) -> dict[str, i
     predicts its translations before any training. Returns {"pieces": size of the vocabulary, "covered": initialised}.
     """
     joint = data.src_tokenizer.sha256 == data.tgt_tokenizer.sha256
-    sizes = {"src_size": len(data.src_tokenizer), "tgt_size": len(data.tgt_tokenizer)}
-    src, tgt, weights = lexicon(data.train_ids, **sizes, joint=joint)
+    src, tgt, weights = lexicon(data.train_ids, tgt_size=len(data.tgt_tokenizer), joint=joint)
     pieces, rows = np.unique(src, return_inverse=True)
     places, shape = torch.from_numpy(np.stack([rows, tgt])), (len(pieces), len(data.tgt_tokenizer))
     translations = torch.sparse_coo_tensor(places, torch.from_numpy(weights).float(), shape, check_invariants=True)
@@ -98,13 +96,13 @@ def start_from_lexicon(model: Transformer, data: TranslationData) -> dict[str, i
     return {"pieces": len(data.src_tokenizer), "covered": len(pieces)}
 
 
-def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def lexicon(ids: Ragged, *, tgt_size: int, joint: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return source pieces (n,), target pieces (n,) and their weights (n,).
 
     IBM Model 1 (Brown et al. 1993): each target piece of a pair translates one of its source pieces, or none.
     Expectation maximisation over the ids of a sample of pairs estimates t(target | source).
 
-    Row 2i of `ids` is the source of pair i, row 2i + 1 its target; the sizes are those of the vocabularies. The weight
+    Row 2i of `ids` is the source of pair i, row 2i + 1 its target; `tgt_size` is that of the vocabulary. The weight
     is t * log(t / p), where p is the frequency of the target piece. It is small for a piece that occurs beside every
     source piece ("the"). In a joint vocabulary, a piece has an entry only if it is more than twice as frequent in
     sources as in targets: digits and punctuation have none.
@@ -132,7 +130,7 @@ def lexicon(ids: Ragged, *, src_size: int, tgt_size: int, joint: bool) -> tuple[
         # Maximisation: the relative frequencies of the expected counts.
         counts = np.bincount(entries, links)
         t = counts / np.bincount(sources, counts)[sources]
-    in_src, in_tgt = np.bincount(src, minlength=src_size), np.bincount(tgt, minlength=tgt_size)
+    in_src, in_tgt = np.bincount(src), np.bincount(tgt, minlength=tgt_size)
     weights = t * np.log(np.maximum(t * len(tgt) / in_tgt[targets], 1))
     keep = (t >= _MIN_PROBABILITY) & (weights > 0) & (sources != PAD)
     if joint:

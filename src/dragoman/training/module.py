@@ -99,9 +99,7 @@ class _ProjectedLoss(torch.autograd.Function):
         return states_gradient * outer, weight_gradient * outer, None, None, None, None
 
 
-def projected_loss(
-    states: Tensor, weight: Tensor, targets: Tensor, *, label_smoothing: float = 0.0
-) -> tuple[Tensor, Tensor]:
+def projected_loss(states: Tensor, weight: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """states (n, D), weight (V, D), targets (n,) -> summed smoothed loss and nll.
 
     Products run in bf16 under bf16 autocast, else in fp32. Both results are sums over positions, in nats: loss / n is

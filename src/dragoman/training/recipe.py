@@ -54,9 +54,8 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
     fill(f"{n_pairs:,} pairs{few}", {f"model.{key}": value for key, value in size(name).items()})
 
     m = config.model
-    work = sum(
-        n * m.d_model * (k * m.d_model + 2 * m.d_ff) for n, k in ((m.n_encoder_layers, 4), (m.n_decoder_layers, 8))
-    )
+    layers = (m.n_encoder_layers, 4), (m.n_decoder_layers, 8)  # how many, and their projections of attention
+    work = sum(n * m.d_model * (k * m.d_model + 2 * m.d_ff) for n, k in layers)
     if not gpu and work > WORK:
         speed = round(speed * (WORK / work) ** 0.75)  # large products are faster (scripts/README.md, base model)
 
@@ -68,10 +67,8 @@ def complete(config: Config, data: TranslationData, chosen: dict[str, Any]) -> C
     n_tokens = _tokens(config, speed, n_batches)  # again, because the size of a batch is known now
     epochs = n_tokens / int(data.lengths[1].sum())
     dropout = 0.0 if epochs < 4 else 0.05 if epochs < 8 else 0.2 if epochs < 25 else 0.3
-    fill(
-        f"about {epochs:,.1f} epochs fit into {n_tokens / speed / 60:,.0f} min",
-        {"model.dropout": dropout, "model.activation_dropout": 0.0 if dropout < 0.3 else 0.1},
-    )
+    dropouts = {"model.dropout": dropout, "model.activation_dropout": 0.0 if dropout < 0.3 else 0.1}
+    fill(f"about {epochs:,.1f} epochs fit into {n_tokens / speed / 60:,.0f} min", dropouts)
     fill("grows with the number of epochs", {"training.weight_decay": 0.01 if epochs < 8 else 0.1})
     n_steps = min(config.trainer.max_steps or math.inf, n_tokens / (FILLED * config.data.max_tokens * n_batches))
     warmup = round(min(2_000, max(100, n_steps / 10)))

@@ -154,7 +154,6 @@ def configure_memory() -> None:
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if hasattr(LIBC, "mallopt"):
-        m_mmap_max, m_trim_threshold, m_top_pad = -4, -1, -2
-        LIBC.mallopt(m_mmap_max, 0)
-        LIBC.mallopt(m_trim_threshold, 2**31 - 1)
-        LIBC.mallopt(m_top_pad, 64 * 2**20)  # bytes that malloc takes from the system at a time
+        LIBC.mallopt(-4, 0)  # M_MMAP_MAX
+        LIBC.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        LIBC.mallopt(-2, 64 * 2**20)  # M_TOP_PAD: bytes that malloc takes from the system at a time

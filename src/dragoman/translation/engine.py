@@ -124,8 +124,6 @@ def choose_device(name: str = "auto") -> torch.device:
     if name == "auto":
         name = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
     try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
+        return torch.zeros(1, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError):
         raise UserError(f"device '{name}': not available here. Choose auto, cpu, cuda, cuda:N or mps") from None
-    return device

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman import bundle as bundles
 from dragoman import files
-from dragoman.bundle import MANIFEST, Bundle, entries
+from dragoman.bundle import MANIFEST, Bundle, entries, load
 from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.text import clean_text
 from dragoman.errors import UserError
@@ -59,7 +58,7 @@ def export_bundle(folder: Path, sources: Sequence[str] = (), *, quantization: st
     """
     # Before the weights are loaded: if they are replaced in between, the export is then recognised as stale.
     origin = made_of(folder)
-    bundle = bundles.load(folder)
+    bundle = load(folder)
     if setting := unsupported_by_ctranslate2(bundle.model_config):
         raise UserError(f"{folder}: CTranslate2 does not support {setting}. Translate with torch")
     positions = n_positions(bundle)
@@ -120,9 +119,8 @@ def gap(model: Transformer, source: list[int], a: list[int], b: list[int]) -> fl
 def _write(bundle: Bundle, folder: Path, n_positions: int, quantization: str) -> None:
     """Write CTranslate2's files: quantised model and vocabularies."""
     spec = specification(bundle.model, n_positions)
-    src = bundle.src_tokenizer.pieces(range(len(bundle.src_tokenizer)))
     tgt = bundle.tgt_tokenizer.pieces(bundle.model.possible)
-    spec.register_source_vocabulary(src)
+    spec.register_source_vocabulary(bundle.src_tokenizer.pieces(range(len(bundle.src_tokenizer))))
     spec.register_target_vocabulary(tgt)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (tgt[i] for i in (UNK, BOS, EOS))
     spec.config.decoder_start_token = tgt[BOS]

@@ -164,10 +164,9 @@ def warnings(source: str, translation: str, direction: Direction, tokenizer: Tok
     if not reads(direction.src, source) and _n_words(source) > MAX_NAME_WORDS:
         yield f"source not written in the script of '{direction.src}'"
     # The whole line first: most lines need no look at each character.
-    if _in_bytes(tokenizer, source):
-        unknown = [letter for letter in dict.fromkeys(source) if letter.isalpha() and _in_bytes(tokenizer, letter)]
-        if unknown:
-            yield f"characters not seen in training: {''.join(unknown[:10])}"
+    letters = list(filter(str.isalpha, dict.fromkeys(source))) if _in_bytes(tokenizer, source) else []
+    if unknown := [letter for letter in letters if _in_bytes(tokenizer, letter)]:
+        yield f"characters not seen in training: {''.join(unknown[:10])}"
     digits = re.sub(r"(?<=\d)[ ,](?=\d)", "", translation)
     if lost := [number for number in re.findall(r"\d{7,}(?<!000)", source) if number not in digits]:
         yield f"changed number: {lost[0]}"
