@@ -34,7 +34,7 @@ def test_plain_lines_without_a_terminal(monkeypatch, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert lines[1].startswith("50%  step 2 of 4  loss 2.500  ")
-    assert "tokens/s" in lines[1]
+    assert "  100 tokens/s  " in lines[1]
     assert lines[1].endswith(" left")
 
 
