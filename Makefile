@@ -54,7 +54,7 @@ translate: $(STAMP)  ## translate with the newest model: make translate TEXT="å¥
 serve: $(STAMP)  ## serve the newest model, or the included ones: a page and LibreTranslate's interface (ARGS="--port 8000")
 	@$(PY) scripts/serve.py $(ARGS)
 
-test: $(DEV_STAMP)  ## run the fast tests: two minutes
+test: $(DEV_STAMP)  ## run the fast tests: two to three minutes
 	@$(PY) -m pytest -m "not slow and not gpu"
 
 test-all: $(DEV_STAMP)  ## run every test

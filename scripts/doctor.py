@@ -2,8 +2,8 @@
 
 One page (HTML) and the same as JSON: alignment, duplicates, leaks, languages, encodings, scripts, lengths, ratios, the
 twenty most suspicious pairs with their rows, and settings to train with. A corpus is named as in data.corpora: a file
-(.tsv .jsonl .parquet), a folder, a dataset on the hub; or two aligned files by --src-path and --tgt-path. Several are
-examined together, as training would read them.
+(.tsv .jsonl .parquet .tmx, also .gz), a folder, a dataset on the hub; or two aligned files by --src-path and
+--tgt-path. Several are examined together, as training would read them.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 In a checkout: python translate.py "好久不见".
 
-N lines in, N lines out. Without --model the newest model under runs/ that reads the input's language is used.
+N lines in, N lines out. Without --model: the newest model under runs/ for the script of the input, or a pretrained one.
 Text that begins with '-' goes after ' -- '.
 """
 
