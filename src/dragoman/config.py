@@ -187,8 +187,9 @@ class ModelConfig(Section, prefix="model."):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.d_model is not None and self.n_heads is not None and self.d_model % self.n_heads:
-            raise UserError(f"model.n_heads={self.n_heads}: does not divide model.d_model={self.d_model}")
+        unit = (self.n_heads or 1) * (2 if self.position.kind == "rope" else 1)  # rope rotates pairs of components
+        if self.d_model is not None and self.n_heads is not None and self.d_model % unit:
+            raise UserError(f"model.n_heads={self.n_heads}: model.d_model={self.d_model} is no multiple of {unit}")
 
 
 @dataclass(kw_only=True)

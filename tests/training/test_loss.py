@@ -27,12 +27,14 @@ def test_loss_and_gradients_equal_torchs(n, smoothing):
 
 def test_bf16_loss_is_near_the_exact_one():
     torch.manual_seed(1)
-    states, weight, targets = torch.randn(1100, 8), torch.randn(20, 8), torch.randint(0, 20, (1100,))
-    parameters = states.requires_grad_(), weight.requires_grad_()
-    exact = projected_loss(states, weight, targets, label_smoothing=0.0)[0]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = projected_loss(states, weight, targets, label_smoothing=0.0)[0]
-    torch.testing.assert_close(loss, exact, atol=0, rtol=1e-2)
-    for near, gradient in zip(*(torch.autograd.grad(each, parameters) for each in (loss, exact)), strict=True):
-        assert near.dtype == torch.float32
-        assert (near - gradient).norm() < 0.02 * gradient.norm()
+    weight, targets = torch.randn(20, 64, requires_grad=True), torch.randint(0, 20, (1100,))
+    for certainty in (0.0, 0.1):  # at 0.1 the model is nearly sure of every target
+        states = (torch.randn(1100, 64) * 0.1 + certainty * weight[targets]).detach().requires_grad_()
+        exact = projected_loss(states, weight, targets, label_smoothing=0.0)[0]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = projected_loss(states, weight, targets, label_smoothing=0.0)[0]
+        torch.testing.assert_close(loss, exact, atol=0, rtol=1e-2)
+        gradients = (torch.autograd.grad(each, (states, weight)) for each in (loss, exact))
+        for near, gradient in zip(*gradients, strict=True):
+            assert near.dtype == torch.float32
+            assert (near - gradient).norm() < 0.02 * gradient.norm()

@@ -29,8 +29,8 @@ def log_probabilities(logits: Tensor, *, first: bool) -> Tensor:
 
     <EOS> is not permitted as the first piece, so that no translation is empty.
     """
-    forbidden = torch.tensor([*NEVER, EOS] if first else NEVER, device=logits.device)
-    allowed = logits.to(torch.float32, copy=True).index_fill_(-1, forbidden, float("-inf"))
+    allowed = logits.to(torch.float32, copy=True)
+    allowed[:, : EOS + 1 if first else EOS] = float("-inf")  # NEVER and, as the first piece, <EOS>
     return allowed.log_softmax(dim=-1)
 
 

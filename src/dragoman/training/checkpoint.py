@@ -1,8 +1,8 @@
 """Checkpoints and results: what a run saves, when it stops, how it resumes.
 
 A checkpoint is saved at the end of an optimizer step, or after the validation if one is due. It holds all state that
-the next step needs. A resumed run is therefore bit by bit equal to an uninterrupted one, on the same machine and with
-the same threads, versions and precision. Each save replaces last.ckpt atomically and keeps the old file as
+the next step needs. On a CPU a resumed run is therefore bit by bit equal to an uninterrupted one, on the same machine
+with the same threads, versions and precision. Each save replaces last.ckpt atomically and keeps the old file as
 last.ckpt.previous. A resumed run compares the files with the checksums in last.ckpt.sha256.
 """
 

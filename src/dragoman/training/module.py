@@ -71,9 +71,9 @@ class _ProjectedLoss(torch.autograd.Function):
         cast_states = F.pad(states.to(dtype), (0, 0, 0, -n % 64))  # zeros, so that shapes repeat (data/collate.py)
         # Logits z = W x. Smoothing spreads its mass s evenly over the vocabulary. The loss of a token is
         # (1 - s) * -log p(y) + s * mean(-log p) = -log p(y) + s * (z(y) - mean(z)), its gradient for z(v) is
-        # p(v) - (1 - s) * (v = y) - s / V. Only the terms of p need the matrix.
+        # p(v) - (v = y) + s * (v = y) - s / V. Only the first two terms need the matrix.
         targets_sum = torch.ops.aten.embedding_dense_backward(states, targets, vocab_size, -1, False)  # (V, D)
-        weight_gradient = targets_sum.mul_(s - 1).sub_(states.sum(0), alpha=s / vocab_size)
+        weight_gradient = targets_sum.mul_(s).sub_(states.sum(0), alpha=s / vocab_size)
         target_weight, mean = weight[targets], weight.mean(0)  # (n, D), (D,)
         states_gradient = torch.empty_like(cast_states)
         nll = torch.zeros((), device=states.device)
@@ -82,13 +82,14 @@ class _ProjectedLoss(torch.autograd.Function):
             p = (x @ cast_weight.t()).softmax(dim=-1)  # (c, V)
             nll -= p[: len(y)].gather(1, y).float().clamp(min=torch.finfo(torch.float32).tiny).log().sum()
             if train:
+                p.scatter_(1, y, 0.0).scatter_(1, y, -p.sum(1, keepdim=True))  # p - (v = y), without cancellation
                 torch.mm(p, cast_weight, out=states_gradient[start : start + chunk])
                 if dtype == torch.float32:
                     weight_gradient.addmm_(p.t(), x)
                 else:
                     weight_gradient += p.t() @ x
         loss = nll + s * (states * (target_weight - mean)).sum()
-        states_gradient = states_gradient[:n].float().sub_(target_weight, alpha=1 - s).sub_(mean, alpha=s)
+        states_gradient = states_gradient[:n].float().add_(target_weight, alpha=s).sub_(mean, alpha=s)
         ctx.save_for_backward(states_gradient, weight_gradient)
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -195,7 +196,7 @@ class TranslationModule(LightningModule):
         sums = torch.cat([self.sums, self.sums.new_full((1,), self.tokens)])
         tokens: float | Tensor = self.tokens
         if self.trainer.world_size > 1:
-            sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
+            torch.distributed.all_reduce(sums)  # strategy.reduce has a barrier, which would make the CPU wait
             tokens = sums[2]
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         torch._foreach_mul_(gradients, c.accumulate * self.trainer.world_size / tokens)

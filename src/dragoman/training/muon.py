@@ -15,9 +15,9 @@ class Muon(torch.optim.AdamW):
     """Muon for the first parameter group, the layers' matrices; AdamW for the rest.
 
     Muon's update is the momentum with its singular values moved to about 1: directions with small gradients are learnt
-    as fast as those with large ones. Its root mean square is 0.2, about that of an AdamW update, so that learning rate
-    and weight decay mean the same for both (Liu et al. 2025, "Muon is Scalable for LLM Training"). To save time, a
-    matrix is cut along its longer side into blocks of 64 rows, and each block is treated as a matrix of its own.
+    as fast as those with large ones. Its root mean square is nearly 0.2, like that of an AdamW update, so that learning
+    rate and weight decay mean the same for both (Liu et al. 2025, "Muon is Scalable for LLM Training"). To save time, a
+    matrix is cut along its longer side into blocks of at most 64 rows, each treated as a matrix of its own.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, bf16: bool, **adamw: Any) -> None:
@@ -41,7 +41,7 @@ class Muon(torch.optim.AdamW):
             p.grad = None  # AdamW leaves p out
             # Transposed if wide. `weight` is a view, so p changes in place.
             weight, direction = (x if len(p) >= p.size(1) else x.mT for x in (p, direction))
-            shape = math.gcd(len(weight), _ROWS), weight.size(1)
+            shape = next(n for n in range(_ROWS, 0, -1) if len(weight) % n == 0), weight.size(1)
             update = orthogonalize(direction.reshape(-1, *shape).to(self.dtype)).reshape(weight.shape)
             weight *= 1 - rate * group["weight_decay"]
             weight -= update * (rate * 0.2 * math.sqrt(max(shape)))
