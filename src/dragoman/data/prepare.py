@@ -30,8 +30,7 @@ from dragoman.errors import UserError, check_choice
 
 # Version of the cache; increase it with every change of the code that writes the folders.
 FORMAT = 14
-# Pairs that are encoded at a time.
-_CHUNK = 20_000
+_CHUNK = 20_000  # pairs that are encoded at a time
 # Maximum pairs that train a tokenizer. The seed does not depend on the run, so runs share tokenizers.
 _SAMPLE, _SAMPLE_SEED = 100_000, 1
 # A training pair: the index of its corpus, whether it is the previous pair in the other script, whether its source is

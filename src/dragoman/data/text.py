@@ -37,8 +37,7 @@ _REPLACEMENTS = {"invisible": "", "line end": " ", "invalid UTF-8": "\ufffd", "s
 _PATTERNS = {re.compile(f"[{DEFECTS[name]}]+"): text for name, text in _REPLACEMENTS.items()}
 _INVALID = re.compile(f"[{DEFECTS['invalid UTF-8']}]")
 _ANY_DEFECT = re.compile(f"[{''.join(DEFECTS.values())}]")
-# Minimum number of lines that are not UTF-8 to judge the encoding of a file.
-_FEW = 10
+_FEW = 10  # minimum number of lines that are not UTF-8 to judge the encoding of a file
 
 # Marks, closing characters and white space; or line breaks. Possessive quantifiers prevent backtracking.
 _BOUNDARY = re.compile(

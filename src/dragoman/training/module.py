@@ -78,11 +78,13 @@ class _ProjectedLoss(torch.autograd.Function):
         states_gradient = torch.empty_like(cast_states)
         nll = torch.zeros((), device=states.device)
         for start in range(0, n, chunk):
-            x, y = cast_states[start : start + chunk], targets[start : start + chunk, None]
+            x, y = cast_states[start : start + chunk], targets[start : start + chunk]
             p = (x @ cast_weight.t()).softmax(dim=-1)  # (c, V)
-            nll -= p[: len(y)].gather(1, y).float().clamp(min=torch.finfo(torch.float32).tiny).log().sum()
+            at_targets = torch.arange(len(y), device=y.device), y
+            nll -= p[at_targets].float().clamp(min=torch.finfo(torch.float32).tiny).log().sum()
             if train:
-                p.scatter_(1, y, 0.0).scatter_(1, y, -p.sum(1, keepdim=True))  # p - (v = y), without cancellation
+                p[at_targets] = 0.0
+                p[at_targets] = -p[: len(y)].sum(1)  # p(y) - 1 without cancellation
                 torch.mm(p, cast_weight, out=states_gradient[start : start + chunk])
                 if dtype == torch.float32:
                     weight_gradient.addmm_(p.t(), x)
