@@ -116,6 +116,7 @@ class TestLanguages:
             ("zh", "久しぶりですね", False), ("ko", "오랜만이에요", True), ("zh", "오랜만이에요", False),
             ("zh", "123!", True), ("zh-Hant", "好久不見", True), ("ru", "Давно не виделись", True),
             ("ru", "long time", False), ("de", "Schöne Grüße", True), ("de", "Привет", False), ("xx", "Привет", True),
+            ("ru", "Используйте API function", True), ("en", "2 µm", True),
         ]:  # fmt: skip
             assert reads(language, text) is fits, (language, text)
 

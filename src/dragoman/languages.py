@@ -20,13 +20,14 @@ _SHORT = {name.lower(): code for code, name in _NAMES.items()} | {
     "zho": "zh", "chi": "zh", "cmn": "zh", "zt": "zh", "cn": "zh", "jpn": "ja", "jp": "ja", "kor": "ko", "eng": "en",
     "deu": "de", "ger": "de", "fra": "fr", "fre": "fr", "spa": "es", "ita": "it", "por": "pt", "rus": "ru", "ara": "ar",
 }  # fmt: skip
-# The letters of these languages; the others of _NAMES have the Latin alphabet, or a rule in `reads`.
-_LETTERS = {"ar": "\u0600-\u06ff", "ru": "\u0400-\u052f", "uk": "\u0400-\u052f"}
+# The letters of these languages; the others of _NAMES have the Latin ones (and Greek) or a rule in `reads`.
+_LATIN = "A-Za-zªµºÀ-ɏͰ-ϿḀ-ỿ\uff21-\uff3a\uff41-\uff5a"
+_LETTERS = {"ar": "\u0600-\u06ff\u0750-\u077f\ufb50-\ufdff\ufe70-\ufefc", "ru": "\u0400-\u052f", "uk": "\u0400-\u052f"}
 _TRADITIONAL = {"hant", "tw", "hk", "mo"}
 HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u3007]")
 _KANA = re.compile("[\u3040-\u30ff]")
 _HANGUL = re.compile("[\uac00-\ud7af]")
-WIDE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
+WIDE = re.compile("[\u3007\u3040-\u30fa\u30fc-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
 
 
 class Direction(NamedTuple):
@@ -78,7 +79,7 @@ def primary(code: str) -> str:
 def is_traditional(code: str) -> bool:
     """Whether the code stands for Chinese in traditional characters."""
     parts = {*code.lower().replace("_", "-").split("-")}
-    return "zt" in parts or (is_chinese(code) and "hans" not in parts and not parts.isdisjoint(_TRADITIONAL))
+    return "zt" in parts or (primary(code) == "zh" and "hans" not in parts and not parts.isdisjoint(_TRADITIONAL))
 
 
 def variant(code: str) -> str:
@@ -104,7 +105,7 @@ def is_unspaced(code: str) -> bool:
 def reads(language: str, text: str) -> bool:
     """Whether `text` is in a script of `language`, or has no letters.
 
-    An unlisted language has any script other than Chinese characters, kana and hangul.
+    An alphabet needs a third of the letters. An unlisted language has any but Chinese characters, kana and hangul.
     """
     # A word has fewer of these characters than letters of an alphabet, so each counts as four letters.
     han, kana, hangul = (4 * len(script.findall(text)) for script in (HAN, _KANA, _HANGUL))
@@ -118,6 +119,5 @@ def reads(language: str, text: str) -> bool:
         return han + kana >= other
     if language == "ko":
         return hangul + han >= other
-    if language in _NAMES:
-        other = 2 * len(re.findall(f"[{_LETTERS.get(language, 'A-Za-zÀ-ɏḀ-ỿ')}]", text)) - other
-    return other > han + kana + hangul
+    own = len(re.findall(f"[{_LETTERS.get(language, _LATIN)}]", text)) if language in _NAMES else other
+    return 3 * own >= other > han + kana + hangul

@@ -124,7 +124,7 @@ def test_pairs_too_long_or_unequal_are_dropped(
 def test_a_corpus_without_good_pairs_fails(prepare: Callable, write: Callable) -> None:
     options = {"validation_size": 0, "test_size": 0, "tokenizer": TokenizerConfig(vocab_size=300)}
     for content, message in (
-        ([("I go", "我去")] * 3, "no training pair is left.*wrong script 3.*name all in a first line"),
+        ([("I go", "我去")] * 3, "no training pair is left.*wrong script 3.*name them all in a first line"),
         ([("", "I go")] * 3, r"no training pair is left after cleaning \(empty 3\)"),
         (b"", r"no training pair is left after cleaning \(no pair was read\)"),
     ):

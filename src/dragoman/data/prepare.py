@@ -195,7 +195,7 @@ def _write_texts(folder: Path, corpora: list[Corpus], config: DataConfig) -> tup
     keep, chosen = assign_splits(train_hashes, hashes(given), missing, config.leak, counts, train["synthetic"][own])
     if not keep.any():
         causes = reasons(counts) or "no pair was read"
-        hint = f"If a TSV has other columns than {config.src}, {config.tgt}, name all in a first line: id<TAB>zh<TAB>en"
+        hint = f"If a TSV has other columns, name them all in a first line, e.g. id<TAB>{config.src}<TAB>{config.tgt}"
         hint = hint if "wrong script" in causes else "Run scripts/doctor.py on it"
         raise UserError(f"data.corpora: no training pair is left after cleaning ({causes}). {hint}")
     stored = Ragged(folder / "texts")

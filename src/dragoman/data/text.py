@@ -44,14 +44,12 @@ _BOUNDARY = re.compile(
     r"(?P<marks>[。｡！？；．….!?]++)(?P<closers>[”’」』）】》〉］｝\"')\]}»]*+)(?P<space>\s*+)"
     f"|[{DEFECTS['line end']}]++\\s*+"
 )
-# These always end a sentence.
-_FULL = re.compile("[。｡！？；]")
+_FULL = re.compile("[。｡！？；]")  # these always end a sentence
 # After one of these, without a space, the sentence continues.
 _CONTINUES = re.compile("[，、,：:；;—–)）\\]】》〉-]")
 # The mark belongs to a title or an aside: 《你好！》这本书, 他（真的！）来了
 _ASIDE = re.compile("[》〉）)\\]】]")
-# Characters of context: longer than any abbreviation.
-_CONTEXT = 24
+_CONTEXT = 24  # characters of context: longer than any abbreviation
 # Words whose dot never ends a sentence, even before a capital, because a name follows; J. Smith, z. B. (but not I);
 # U.S, e.g (but not a.m, p.m). The last dot is the mark in question.
 _ABBREVIATION = re.compile(

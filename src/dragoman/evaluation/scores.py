@@ -127,7 +127,8 @@ class Outputs(NamedTuple):
 
 def of_evaluation(folder: Path) -> Outputs:
     """Read a folder of scripts/evaluate.py, or the single evaluation of a run."""
-    records = [*folder.glob(SCORES), *sorted(evaluations(locate(folder)).glob(f"*/{SCORES}"))]
+    places = {*folder.glob(f"evaluation/*/{SCORES}")} or evaluations(locate(folder)).glob(f"*/{SCORES}")
+    records = [*folder.glob(SCORES), *sorted(places)]
     if len(records) != 1:
         names = ", ".join(str(file.parent) for file in records) or f"none: run scripts/evaluate.py --model {folder}"
         raise UserError(f"{folder}: name one evaluation (found {names})")

@@ -174,11 +174,6 @@ def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CT
             return None
         raise UserError(f"--device {device}: CTranslate2 is supported on the CPU only. Use --engine torch")
     try:
-        if engine == device == "auto":
-            import ctranslate2
-
-            if ctranslate2.get_cuda_device_count():
-                return None
         if folder.resolve() in bundles.included() and not export_of(folder).is_dir():
             from dragoman.translation.export import export_bundle
 
@@ -186,6 +181,11 @@ def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CT
             export_bundle(folder)
         if engine == "auto" and not export_of(folder).is_dir():
             return None
+        if engine == device == "auto":
+            import ctranslate2
+
+            if ctranslate2.get_cuda_device_count():
+                return None
         return CTranslate2Engine.load(folder, info)
     # It is not installed, or the cache folder cannot be written.
     except (UserError, ImportError, OSError) as error:
