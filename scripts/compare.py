@@ -33,14 +33,14 @@ def main(argv: list[str]) -> None:
     args = parse(parser, argv)
     if len(args.systems) < 2:
         raise UserError("SYSTEM: only one. Name at least two")
+    if args.split != "test" and not args.corpus:
+        raise UserError("--split: needs --corpus. Without it, name evaluations: runs/a/evaluation/validation")
     show(compare([system(Path(name), args) for name in args.systems]))
 
 
 def system(path: Path, args: argparse.Namespace) -> Outputs:
     """Return the translations of a system, read from files or made by its model."""
     if not args.src and not args.corpus:
-        if args.split != "test":
-            raise UserError("--split: needs --corpus. Without it, name evaluations: runs/a/evaluation/validation")
         return of_evaluation(path)
     if args.src and path.is_file():
         check_aligned(Path(args.src), path)

@@ -105,7 +105,7 @@ def is_unspaced(code: str) -> bool:
 def reads(language: str, text: str) -> bool:
     """Whether `text` is in a script of `language`, or has no letters.
 
-    An alphabet needs a third of the letters. An unlisted language has any but Chinese characters, kana and hangul.
+    An alphabet needs a third of the letters. A language without a rule has no Chinese characters, kana or hangul.
     """
     # A word has fewer of these characters than letters of an alphabet, so each counts as four letters.
     han, kana, hangul = (4 * len(script.findall(text)) for script in (HAN, _KANA, _HANGUL))

@@ -149,9 +149,11 @@ class BatchPlan:
         """Return the pair indices of each batch of this rank."""
         rng = np.random.default_rng((self._seed, epoch))
         pairs = _sorted_pairs(self._src, self._tgt, rng)
-        order = rng.permutation(len(self.shapes))
-        if epoch == 0:  # the longest first, in their order; the others stay as drawn
-            order = order[np.argsort(order.clip(max=max(_LONGEST_FIRST, self._world_size)), kind="stable")]
+        n_batches = len(self.shapes)
+        order = rng.permutation(n_batches)
+        if epoch == 0:
+            longest_first = np.arange(min(max(_LONGEST_FIRST, self._world_size), n_batches))
+            order = np.concatenate([longest_first, order[order >= len(longest_first)]])
         order = np.resize(order, self.batches_per_epoch * self._world_size)
         batches = np.split(pairs, self._boundaries[1:-1])
         return [batches[i] for i in order[self._rank :: self._world_size]]

@@ -211,7 +211,7 @@ def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[Rows]:
     remaining = iter(rows)
     while chunk := list(islice(remaining, CHUNK)):
         src, tgt, *references = zip(*chunk, strict=True)
-        # One extra character, so that cleaning recognises a text that is too long.
+        # CRLF and a byte order mark are no faults. One extra character, so that cleaning recognises an overlong text.
         sources, targets = ([(text or "").strip("\ufeff\r")[: MAX_CHARS + 1] for text in side] for side in (src, tgt))
         yield Rows(sources, targets, [[*filter(None, texts or ())] for texts in references[0]] if references else None)
 

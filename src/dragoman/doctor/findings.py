@@ -14,8 +14,7 @@ from dragoman.doctor.survey import BIT, DIGITS, MARKS, Survey
 MANY = 0.2  # share of faulty pairs that indicates a wrong file, column or setting
 MIXED = 0.01  # smallest share of the rarer Chinese script to report
 N_SUSPECTS, MIN_POINTS = 20, 2
-# Shifts of the target against the source to test.
-SHIFTS = [shift for shift in range(-8, 9) if shift]
+SHIFTS = [shift for shift in range(-8, 9) if shift]  # of the target against the source, to test
 MIN_PAIRS = 50  # of a split that is examined for alignment drift
 MIN_STRETCH, MAX_STRETCHES = 8, 20  # rows of a stretch; stretches of a split
 ERROR = 1e-3  # probability of a false alarm in a split, if its rows were independent

@@ -58,8 +58,7 @@ BIT = {name: 1 << number for number, name in enumerate(CHARACTERS)}
 FLAGS = np.zeros(POINTS, np.uint32)
 for _name, _inside in CHARACTERS.items():
     FLAGS[[ord(character) for character in re.findall(f"[{_inside}]", _EVERY)]] |= BIT[_name]
-# The bits of the ten digits, and of the four marks after them.
-DIGITS, MARKS = (1 << 10) - 1, 0b1111 << 10
+DIGITS, MARKS = (1 << 10) - 1, 0b1111 << 10  # the bits of the ten digits, and of the four marks after them
 
 
 class Survey(NamedTuple):

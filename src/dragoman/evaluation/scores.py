@@ -127,8 +127,8 @@ class Outputs(NamedTuple):
 
 def of_evaluation(folder: Path) -> Outputs:
     """Read a folder of scripts/evaluate.py, or the single evaluation of a run."""
-    places = {*folder.glob(f"evaluation/*/{SCORES}")} or evaluations(locate(folder)).glob(f"*/{SCORES}")
-    records = [*folder.glob(SCORES), *sorted(places)]
+    of_run = [*folder.glob(f"evaluation/*/{SCORES}")] or evaluations(locate(folder)).glob(f"*/{SCORES}")
+    records = [*folder.glob(SCORES), *sorted(of_run)]
     if len(records) != 1:
         names = ", ".join(str(file.parent) for file in records) or f"none: run scripts/evaluate.py --model {folder}"
         raise UserError(f"{folder}: name one evaluation (found {names})")
@@ -174,7 +174,7 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
 
 
 def _frequencies(system: Outputs) -> list[int]:
-    """For each reference, return how many have a word of it (geometric mean)."""
+    """Return the geometric mean frequency of the words of each reference."""
     words = [set(re.findall(r"\w" if is_unspaced(system.tgt) else r"\w+", pair.tgt.lower())) for pair in system.pairs]
     counts = Counter(word for each in words for word in each)
     return [round(geometric_mean([counts[word] for word in each] or [1])) for each in words]

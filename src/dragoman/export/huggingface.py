@@ -108,8 +108,7 @@ def _write_model(bundle: Bundle, description: dict[str, Any], kind: Any, folder:
 def _beam_search(search: SearchConfig) -> dict[str, Any]:
     if search.kind != "beam" or search.beam_size == 1:
         return {"num_beams": 1}
-    # For early_stopping, see search/search.py.
-    penalty = search.length_penalty
+    penalty = search.length_penalty  # for early_stopping, see search/search.py
     return {"num_beams": search.beam_size, "length_penalty": penalty, "early_stopping": penalty != 0}
 
 

@@ -89,9 +89,10 @@ class Batches:
         loop, queue = asyncio.get_running_loop(), self._queues[options]
         waiting: deque[Waiting] = deque((text, loop.create_future()) for text in texts)
         futures = [future for _, future in waiting]
-        if waiting and not queue:  # else its worker will take these, too
-            self._workers[options] = loop.create_task(self._work(options))
-        queue.extend([waiting] if waiting else [])
+        if waiting:
+            if not queue:  # else its worker will take these, too
+                self._workers[options] = loop.create_task(self._work(options))
+            queue.append(waiting)
         return await asyncio.gather(*futures)
 
     async def alone(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -105,8 +106,10 @@ class Batches:
             async with self._turn:
                 batch, n_chars = list[Waiting](), 0
                 while queue and (not batch or n_chars + len(queue[0][0][0]) <= self._max_chars):
-                    text, future = (texts := queue.popleft()).popleft()
-                    queue.extend([texts] if texts else [])
+                    request = queue.popleft()
+                    text, future = request.popleft()
+                    if request:
+                        queue.append(request)
                     if not future.done():  # its request was not cancelled
                         batch.append((text, future))
                         n_chars += len(text)

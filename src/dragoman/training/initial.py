@@ -58,7 +58,7 @@ def output_bias(data: TranslationData) -> Tensor:
 
 
 def set_initial_weights(config: Config, data: TranslationData, module: TranslationModule) -> dict[str, Any]:
-    """Take weights from `init_from` or model.embedding.init; return news for metrics."""
+    """Take weights from `init_from` or model.embedding.init; return metrics."""
     init, model = config.model.embedding.init, module.model
     if config.init_from is not None:
         weights = huggingface.load(Path(config.init_from)).model.state_dict()

@@ -49,7 +49,7 @@ def translate_ids(
     autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
     # `weight` holds only the pieces that a translation can have. Autocast would cast a plain tensor at each step. In
     # fp32 a CPU multiplies a few rows in less time by a matrix that is stored by columns.
-    ids, id_list = model.possible, model.possible.tolist()
+    ids = model.possible
     kept, bias = (x[ids] for x in model.projection.parameters())
     weight = nn.Parameter(kept if autocast[0] else kept.T.contiguous().T)
 
@@ -65,7 +65,7 @@ def translate_ids(
         with torch.no_grad(), torch.autocast(device.type, autocast[1], enabled=autocast[0]):
             cache = model.begin(inputs.src.to(device), padding.to(device) if padding.any() else None)
             found = search(step, cache, sentences, config)
-        return [[each._replace(ids=[id_list[i] for i in each.ids]) for each in hypotheses] for hypotheses in found]
+        return [[each._replace(ids=ids[each.ids].tolist()) for each in hypotheses] for hypotheses in found]
 
     results: dict[int, list[Hypothesis]] = {}
     torch.set_num_threads(n_threads // n_workers)

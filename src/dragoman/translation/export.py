@@ -168,8 +168,7 @@ def specification(model: Transformer, n_positions: int) -> Any:
     for spec, layer in zip([*encoder.layer, *decoder.layer], [*model.encoder, *model.decoder], strict=True):
         norms = [residual.norm for residual in layer.residuals]
         _attention(spec.self_attention, layer.self_attention, norms[0])
-        # A decoder layer.
-        if len(norms) == 3:
+        if len(norms) == 3:  # a decoder layer
             _attention(spec.attention, layer.cross_attention, norms[1])
         feed_forward = layer.feed_forward
         _linear(spec.ffn.linear_0, feed_forward.gate or feed_forward.up)

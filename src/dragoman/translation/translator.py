@@ -163,8 +163,7 @@ class Translator:
     def _whole(self, line: str, direction: str | None) -> list[int]:
         """Return the source ids of a line, with the tag, without splitting."""
         tokenizer = self.bundle.src_tokenizer
-        ids = [*tokenizer.tag(self.direction(direction, line).tgt), *tokenizer.encode(clean_text(line))]
-        return ids[: self.model.max_positions and self.model.max_positions - 1]
+        return [*tokenizer.tag(self.direction(direction, line).tgt), *tokenizer.encode(clean_text(line))]
 
 
 def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CTranslate2Engine | None:
