@@ -59,7 +59,7 @@ def test_files_in_and_out(run: Run, home: Path) -> None:
 def test_strict_ends_with_3_after_a_warning(run: Run) -> None:
     run(main, "好久不见", "--strict")
     result = run(main, "好久不见", "See E", "--strict", code=3)
-    assert "warning: line 2: characters not seen in training: E" in result.err
+    assert "warning: line 2: characters outside the vocabulary: E" in result.err
 
 
 def test_json_has_tokens_and_ordered_scores(run: Run) -> None:

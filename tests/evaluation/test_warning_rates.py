@@ -23,10 +23,10 @@ def test_damaged_sources_have_warnings() -> None:
     rates = {name: dict(zip(kinds, map(float, row), strict=True)) for name, *row in rows}
     assert len(rates) == 5
     assert "for 2 sentences" in table
-    assert rates["unseen characters"]["characters not seen in training"] == 100
+    assert rates["unseen characters"]["characters outside the vocabulary"] == 100
     source = "source not written in the script of 'zh'"
     assert rates["wrong language"][source] == 100
-    assert rates["good"]["characters not seen in training"] == rates["good"][source] == 0
+    assert rates["good"]["characters outside the vocabulary"] == rates["good"][source] == 0
     for row in rates.values():
         assert max(row.values()) == row["any"] <= 100
 

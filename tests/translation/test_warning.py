@@ -33,7 +33,7 @@ SENTENCES: list[tuple[str, str, str | None]] = [
     ("Tom", "Tom", None),
     ("I have not seen you.", "I have been you.", "source not written in the script of 'zh'"),
     ("你好。", "Hello, my dear friend, I have not seen you for such a very long time. " * 2, "unusual"),
-    ("龘好", "Good.", "characters not seen in training: 龘"),
+    ("龘好", "Good.", "characters outside the vocabulary: 龘"),
     ("13812345678。", "It is 13814788.", "changed number: 13812345678"),
     ("13812345678，1000000", "It is 138 1234 5678, a million.", None),
 ]

@@ -166,7 +166,7 @@ def warnings(source: str, translation: str, direction: Direction, tokenizer: Tok
     # The whole line first: most lines need no look at each character.
     letters = list(filter(str.isalpha, dict.fromkeys(source))) if _in_bytes(tokenizer, source) else []
     if unknown := [letter for letter in letters if _in_bytes(tokenizer, letter)]:
-        yield f"characters not seen in training: {''.join(unknown[:10])}"
+        yield f"characters outside the vocabulary: {''.join(unknown[:10])}"
     digits = re.sub(r"(?<=\d)[ ,](?=\d)", "", translation)
     if lost := [number for number in re.findall(r"\d{7,}(?<!000)", source) if number not in digits]:
         yield f"changed number: {lost[0]}"
