@@ -76,10 +76,11 @@ class _ProjectedLoss(torch.autograd.Function):
         weight_gradient = targets_sum.mul_(s).sub_(states.sum(0), alpha=s / vocab_size)
         target_weight, mean = weight[targets], weight.mean(0)  # (n, D), (D,)
         states_gradient = torch.empty_like(cast_states)
-        nll = torch.zeros((), device=states.device)
+        nll, buffer = states.new_zeros(()), cast_states.new_empty(len(cast_states[:chunk]), vocab_size)
         for start in range(0, n, chunk):
             x, y = cast_states[start : start + chunk], targets[start : start + chunk]
-            p = (x @ cast_weight.t()).softmax(dim=-1)  # (c, V)
+            logits = torch.mm(x, cast_weight.t(), out=buffer[: len(x)])  # (c, V)
+            p = torch.softmax(logits, dim=-1, out=logits)  # in place, because the first use of new memory is slow
             at_targets = torch.arange(len(y), device=y.device), y
             nll -= p[at_targets].float().clamp(min=torch.finfo(torch.float32).tiny).log().sum()
             if train:
