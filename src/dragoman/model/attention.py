@@ -162,14 +162,14 @@ class Attention(nn.Module):
         if cache is not None and cache.length and not cache.grows:
             return q, *cache.kept, None
         k, v = map(self._heads, self.kv(key_value).chunk(2, dim=-1))
+        if self.position is None:
+            return q, *((k, v) if cache is None else cache.append(k, v)), None
         past = 0 if cache is None else cache.length
         k_positions = torch.arange(past + key_value.size(1), device=query.device)
-        if self.position is not None:
-            q, k = self.position.rotate(q, k_positions[past:]), self.position.rotate(k, k_positions[past:])
+        q, k = self.position.rotate(q, k_positions[past:]), self.position.rotate(k, k_positions[past:])
         if cache is not None:
             k, v = cache.append(k, v)
-        bias = None if self.position is None else self.position.bias(q, k, k_positions[past:], k_positions)
-        return q, k, v, bias
+        return q, k, v, self.position.bias(q, k, k_positions[past:], k_positions)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.n_heads, self.d_head).transpose(1, 2)  # (B, T, D) -> (B, H, T, d)
