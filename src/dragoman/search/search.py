@@ -31,7 +31,7 @@ def log_probabilities(logits: Tensor, *, first: bool) -> Tensor:
     """
     allowed = logits.to(torch.float32, copy=True)
     allowed[:, : EOS + 1 if first else EOS] = float("-inf")  # NEVER and, as the first piece, <EOS>
-    return torch.log_softmax(allowed, dim=-1, out=allowed)
+    return allowed.log_softmax(dim=-1)
 
 
 def normalised(total: float, length: int, length_penalty: float) -> float:
