@@ -5,8 +5,8 @@ The file gives each setting its values, or the ends of a range (int, or float; l
     training.lr: {low: 1e-4, high: 1e-2, log: true}
     model.d_model: [128, 256]
 
-A trial is a run, runs/NAME/trial-N. After five trials, one ends early (is pruned) if its best score is worse than the
-median of the others at the same step. A failed trial counts as one of N. The same command resumes.
+A trial is a run, runs/NAME/trial-N. After five complete trials, one ends early (is pruned) if its best score is worse
+than their median at the same step. A failed trial counts as one of N. The same command resumes.
 """
 
 import itertools
@@ -47,16 +47,18 @@ def main(argv: list[str]) -> None:
         storage=f"sqlite:///{folder}/sweep.db",
         study_name="sweep",
         direction="minimize" if monitor == "loss" or monitor.split("_")[0] in LOWER_IS_BETTER else "maximize",
-        sampler=optuna.samplers.TPESampler(seed=config.seed),
         load_if_exists=True,
     )
-    # Optuna has no public way to go on with a trial.
+    # Another seed at every start, or a resumed sweep would draw the values of its first trials again.
+    study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials))
+    # Optuna has no public way to resume a trial.
     stopped = [optuna.Trial(study, trial._trial_id) for trial in study.get_trials(states=[TrialState.RUNNING])]
 
     def ask() -> optuna.Trial:
         try:
             return study.ask({key: distribution for key, (_, distribution) in space.items()})
         except ValueError as error:  # Optuna cannot change a list of choices
+            study.tell(len(study.trials) - 1, state=TrialState.FAIL)
             raise UserError(f"{args.space}: not the search space of {folder}. Choose another name=...") from error
 
     new = (ask() for _ in range(args.trials - len(study.trials)))

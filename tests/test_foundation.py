@@ -196,9 +196,9 @@ class TestConfig:
             ("data.corpora=my.tsv", "is a list"),
             ("data.corpora=[my.tsv]", "data.corpora[0]: write each corpus as in '[{path: my.tsv}]'"),
             ("data.corpora=[{file: my.tsv}]", "a corpus has no 'file'"),
-            ("data.corpora=[{path: 我的.tsv}]", "quote blanks and Chinese"),
+            ("data.corpora=[{path: 我的.tsv}]", "quote spaces and Chinese"),
             ("experiment=smoke,copy", "Add -m"),
-            ("data.root=~/data", "Write ~ as the whole path"),
+            ("data.root=~/data", "Write the path without ~"),
         ],
     )
     def test_a_mistake_is_explained_in_one_line(self, override: str, message: str) -> None:

@@ -45,8 +45,8 @@ def loss_and_gradients(device):
     """Loss per token of one batch, and the gradients, on the CPU."""
     model, batch = model_of(device), batch_of().to(device)
     memory = model.encode(batch.src, batch.src_key_padding_mask)
-    states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask).flatten(0, 1)[batch.places]
-    targets = batch.tgt_out.flatten()[batch.places]
+    states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask).flatten(0, 1)[batch.tgt_indices]
+    targets = batch.tgt_out.flatten()[batch.tgt_indices]
     loss = projected_loss(states, model.projection.weight, targets, label_smoothing=0.1)[0] / batch.n_tokens
     loss.backward()
     return loss.detach().cpu(), torch.cat([p.grad.flatten().cpu() for p in model.parameters()])

@@ -28,7 +28,7 @@ from dragoman.translation.engine import translate_ids
 SYMBOLS = range(EOS + 1, EOS + 31)  # thirty ids, after the special ones
 LONGEST = 20  # in training
 LENGTHS, N_TESTS = (20, 25, 40, 80), 200  # in testing, and the strings of each
-POSITIONS = LENGTHS[-1] + 2  # size of position tables: with <BOS> or <EOS>; a model may write one symbol more
+POSITIONS = LENGTHS[-1] + 2  # size of position tables: with <BOS> or <EOS>, and one symbol too many
 FOLDER, SEEDS = RESULTS / "positions", (1, 2, 3)
 STEPS, N_SENTENCES = 1500, 64  # training steps, strings in a batch
 SIZES: Record = {"d_model": 64, "d_ff": 256, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2}
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--only", nargs="+", default=list(SCHEMES), choices=SCHEMES, help="schemes (all)")
     args = parser.parse_args(argv)
-    # So small a model is no faster with a second thread.
+    # A model of this size is no faster with a second thread.
     torch.set_num_threads(1)
     # Seeds in the outer loop: an interrupted benchmark has files of every scheme.
     records = measure_missing(FOLDER, [f"{name}-{seed}" for seed in SEEDS for name in args.only], measure)
@@ -80,7 +80,7 @@ def strings(generator: random.Random, n: int, shortest: int, longest: int) -> li
 def accuracy(model: Transformer, sources: list[list[int]]) -> tuple[float, float]:
     """Return (exact, symbols) in percent.
 
-    A missing symbol counts as wrong. A symbol too many matters for `exact` only.
+    A missing symbol counts as wrong. A symbol too many changes only `exact`.
     """
     search = SearchConfig(kind="greedy", max_length_a=1.0, max_length_b=1)
     results = translate_ids(model, sources, search, batch_tokens=N_TESTS * (LENGTHS[-1] + 1))

@@ -1,8 +1,8 @@
 """Growth of cost: python scripts/bench/scale.py [--only length size batch corpus]
 
-One thing grows at a time: the length of sentences, the size of the model, the tokens of a batch, the pairs of a corpus,
-prepared from nothing. Each measurement is a process of its own, on the CPU and in fp32. No
-cost of training should grow faster than the operations that explain/cost.py counts.
+One thing grows at a time: the length of sentences, the size of the model, the tokens of a batch, or the pairs of a
+corpus, prepared without a cache. Each measurement runs in a new process, on the CPU in fp32. Compare the time of a
+training step with the operations that explain/cost.py counts.
 """
 
 import random
@@ -34,12 +34,12 @@ from dragoman.training.module import projected_loss
 from dragoman.training.run import configure_memory
 
 VOCABULARY = 8_000
-SECONDS = 3.0  # so long training steps, and reading batches, are timed at least
+SECONDS = 3.0  # minimum time of a measurement
 SWEEPS: dict[str, list[Record]] = {
     "length": [{"size": "small", "length": n, "tokens": 4096} for n in (16, 32, 64, 128, 256, 512)],
     "size": [{"size": size, "length": 32, "tokens": 1024} for size in ("tiny", "small", "base", "big")],
     "batch": [{"size": "small", "length": 32, "tokens": n} for n in (256, 512, 1024, 2048, 4096, 8192)],
-    "corpus": [{"chunks": n} for n in (1, 10, None)],  # of 10,000 pairs
+    "corpus": [{"chunks": n} for n in (1, 10, None)],  # of 10,000 pairs; None: all
 }
 
 
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
 
 
 def text(value: float | str) -> str:
-    """A word, or a number with three digits."""
+    """A word, or a number with at least three digits."""
     return value if isinstance(value, str) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -85,9 +85,9 @@ def prepare(corpus: str, chunks: int | None) -> Record:
     return {
         "pairs": data.train_size,
         "preparing, s": seconds,
-        "memory for it, MB": memory,
+        "memory for preparing, MB": memory,
         "cache, MB": sum(sizes) / 1e6,
-        "loading, µs a token": 1e6 * spent / n_tokens,
+        "loading, µs a token of both sides": 1e6 * spent / n_tokens,
     }
 
 
@@ -116,8 +116,8 @@ def train(size: str, length: int, tokens: int) -> Record:
         "model": size,
         "tokens in a sentence": length,
         "tokens in a batch": tokens,
-        "million operations a token": flops / batch.n_tokens / 1e6,
-        "training, ms a token": 1000 * seconds / batch.n_tokens,
+        "MFLOPs a target token": flops / batch.n_tokens / 1e6,
+        "training, ms a target token": 1000 * seconds / batch.n_tokens,
         "memory, MB": peak_mb() - before,
     }
 

@@ -1,4 +1,4 @@
-"""Clocks, tables and files of the benchmarks, without torch (see programs.py)."""
+"""Memory, tables and files of the benchmarks, without torch (see programs.py)."""
 
 import json
 import os

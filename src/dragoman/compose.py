@@ -27,7 +27,7 @@ GROUPS = {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for f
 _HINTS = {
     "ListConfig": "is a list. Write '[a,b]'; corpora: '[{path: my.tsv}]'",
     "Ambiguous value": "has several values. Add -m for a run with each, or write a list: '[a,b]'",
-    "LexerNoViableAlt": "cannot be read. Write ~ as the whole path; quote blanks and Chinese: '[{path: \"语料.tsv\"}]'",
+    "LexerNoViableAlt": "cannot be read. Write the path without ~; quote spaces and Chinese: '[{path: \"语料.tsv\"}]'",
     "subclass of CorpusConfig": "write each corpus as in '[{path: my.tsv}]'",
 }
 ConfigStore.instance().store(name="schema", node=Config)
@@ -41,21 +41,20 @@ def compose(overrides: list[str]) -> Config:
         # The schema is applied to the result, because `+key=value` adds keys that Config does not have.
         tree = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.to_container(composed))
         config: Any = OmegaConf.to_object(tree)
-    # ValueError: model=null
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: model=null
         raise UserError(_explain(error, overrides)) from None
     return config
 
 
 def sweep(overrides: list[str]) -> list[list[str]]:
-    """Return the settings of each run of --multirun, which is named by its values."""
+    """Return the settings of each run of --multirun, named by its values."""
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
+        swept = {each.get_key_element(): [*each.sweep_string_iterator()] for each in parsed if each.is_sweep_override()}
     except HydraException as error:
         raise UserError(_explain(error, overrides)) from None
-    swept = {each.get_key_element(): list(each.sweep_string_iterator()) for each in parsed if each.is_sweep_override()}
     fixed = [text for each, text in zip(parsed, overrides, strict=True) if not each.is_sweep_override()]
-    # Keys whose values name a run already.
+    # Keys that are not repeated in the name.
     named = {"name"} if any(text.startswith("name=") for text in fixed) else {"name", "experiment"}
     runs = []
     for values in itertools.product(*swept.values()):
@@ -67,16 +66,16 @@ def sweep(overrides: list[str]) -> list[list[str]]:
     return runs
 
 
-def named_values(section: Section, prefix: str = "") -> dict[str, list[str]]:
-    """Return the named values of each setting; there are none for numbers and texts."""
-    values: dict[str, list[str]] = {}
+def setting_choices(section: Section, prefix: str = "") -> dict[str, list[str]]:
+    """Return the choices of each setting; numbers and texts have none."""
+    choices: dict[str, list[str]] = {}
     for setting in dataclasses.fields(section):
         key, value = f"{prefix}{setting.name}", getattr(section, setting.name)
         if isinstance(value, Section):
-            values |= named_values(value, f"{key}.")
+            choices |= setting_choices(value, f"{key}.")
         else:
-            values[key] = ["true", "false"] if isinstance(value, bool) else list(setting.metadata.get("choices", ()))
-    return values
+            choices[key] = ["true", "false"] if isinstance(value, bool) else list(setting.metadata.get("choices", ()))
+    return choices
 
 
 def _explain(error: Exception, overrides: list[str]) -> str:
@@ -92,7 +91,7 @@ def _explain(error: Exception, overrides: list[str]) -> str:
         if part in str(error):
             return f"{key}: {message}"
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
-        known = [*GROUPS, *named_values(Config())]
+        known = [*GROUPS, *setting_choices(Config())]
         if error.object_type is CorpusConfig:
             return f"data.corpora: a corpus has no '{key}'. data/README.md, Formats, lists its settings, such as path"
         return f"{key}: not a setting{suggest(key, known)}. List them: train.py --cfg job"

@@ -63,7 +63,7 @@ def test_a_signal_decides_the_exit_code(run: Run, monkeypatch: pytest.MonkeyPatc
     [
         ("experiment=zhen", "did you mean 'zh_en'"),
         ("zh_en", "zh_en: not a setting (did you mean experiment=zh_en?)"),
-        ("my.tsv}]", "in quotes if it has blanks: data.corpora='[{path: my.tsv}]'"),
+        ("my.tsv}]", "in quotes if it has spaces: data.corpora='[{path: my.tsv}]'"),
         ("--model.d_model=64", "--model.d_model=64: not a setting. Write settings as key=value"),
         ("--cfg hydra", "job"),
         ("-m training.lr=1e-3,oops", "oops"),
@@ -86,7 +86,7 @@ def test_help_names_the_experiments(run: Run) -> None:
     assert "experiment: adapt, both, copy" in run(main, "--help").out
 
 
-def test_tab_offers_groups_settings_and_named_values(run: Run) -> None:
+def test_tab_offers_groups_settings_and_choices(run: Run) -> None:
     def leaves(tree: dict[str, Any], prefix: str = "") -> set[str]:
         parts = [leaves(v, f"{prefix}{k}.") if isinstance(v, dict) else {f"{prefix}{k}="} for k, v in tree.items()]
         return set().union(*parts)

@@ -17,18 +17,18 @@ def lengths() -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 100), st.integers(1, 5))
-def test_length_batches_hold_all_and_keep_the_budget(lengths: list[int], budget: int, rows_per: int) -> None:
-    batches = length_batches(lengths, budget, rows_per)
+def test_length_batches_hold_all_and_keep_the_budget(lengths: list[int], budget: int, beam: int) -> None:
+    batches = length_batches(lengths, budget, beam)
     order = [i for batch in batches for i in batch]
     assert sorted(order) == list(range(len(lengths)))
     assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
     for batch in batches:
-        assert len(batch) == 1 or len(batch) * rows_per * lengths[batch[0]] <= budget
+        assert len(batch) == 1 or len(batch) * beam * lengths[batch[0]] <= budget
 
 
 def test_length_batches_are_as_large_as_the_budget_allows() -> None:
     assert length_batches([3, 9, 3, 4], 9) == [[1], [3, 0], [2]]
-    assert length_batches([2, 2, 2, 2], 8, rows_per=2) == [[0, 1], [2, 3]]
+    assert length_batches([2, 2, 2, 2], 8, beam=2) == [[0, 1], [2, 3]]
 
 
 def test_an_epoch_holds_each_pair_once_within_budget(lengths: tuple) -> None:
@@ -71,12 +71,12 @@ def test_a_pair_beyond_the_budget_is_a_batch_alone() -> None:
 
 
 def test_few_shapes_are_planned_and_collated(lengths: tuple) -> None:
-    exact, plan = (BatchPlan(lengths, BUDGET, 1, few_shapes=few) for few in (0, 99))
+    exact, plan = (BatchPlan(lengths, BUDGET, 1, max_bucket=few) for few in (0, 99))
     assert len(np.unique(plan.shapes[:, :3], axis=0)) < len(np.unique(exact.shapes[:, :3], axis=0)) / 2
     assert all(n % 8 == 0 or n < 8 for n in plan.shapes[:-1, 0])
     assert sorted(np.concatenate(plan.epoch(1)).tolist()) == list(range(len(lengths[0])))
     for pairs, (n_pairs, *widths, _) in zip(plan.epoch(0)[:8], plan.shapes.tolist(), strict=False):
         ids = ([[5] * (n - 1) for n in side[pairs]] for side in lengths)
-        batch = collate(*ids, few_shapes=99)
+        batch = collate(*ids, max_bucket=99)
         assert [len(batch.src), batch.src.size(1), batch.tgt_in.size(1)] == [n_pairs, *widths]
         assert batch.src.numel() <= BUDGET

@@ -1,6 +1,7 @@
 """Hyperparameter sweep: its trials, early stopping and resumption."""
 
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -62,6 +63,12 @@ def test_a_stopped_sweep_resumes_its_trial(sweep):
     code, used, _ = sweep(3, {})
     assert (code, used) == (0, ["trial-1", "trial-2"])
     assert sweep(3, {})[1] == []
+
+
+def test_more_trials_draw_other_values(sweep):
+    printed = sweep(2, {})[2] + sweep(4, {})[2]
+    rates = re.findall(r"^runs/copy/trial-\d: training.lr=(\S+)", printed, re.MULTILINE)
+    assert len(set(rates)) == len(rates) == 4
 
 
 def test_trials_are_real_runs(monkeypatch, tmp_path, capsys):

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 import dragoman
 from dragoman import files
 from dragoman.commands import cli
-from dragoman.compose import GROUPS, compose, named_values, sweep
+from dragoman.compose import GROUPS, compose, setting_choices, sweep
 from dragoman.config import Config
 from dragoman.errors import UserError
 
@@ -39,10 +39,10 @@ def parser() -> cli.Parser:
 
 
 def completions(prefix: str, **_: object) -> list[str]:
-    """Return groups and keys, or after "=" the named values of one."""
-    named = GROUPS | named_values(Config())
+    """Return groups and keys, or after "=" the choices of one setting."""
+    choices = GROUPS | setting_choices(Config())
     key, equals, _value = prefix.partition("=")
-    return [f"{key}={value}" for value in named.get(key, ())] if equals else [f"{key}=" for key in named]
+    return [f"{key}={value}" for value in choices.get(key, ())] if equals else [f"{key}=" for key in choices]
 
 
 def check_settings(words: list[str]) -> list[str]:
@@ -50,7 +50,7 @@ def check_settings(words: list[str]) -> list[str]:
     for word in words:
         if word.startswith("-") or "=" not in word:
             hint = f" (did you mean experiment={word}?)" if word in GROUPS["experiment"] else ""
-            quotes = ", in quotes if it has blanks: data.corpora='[{path: my.tsv}]'" if word[-1:] in ("]", "}") else ""
+            quotes = ", in quotes if it has spaces: data.corpora='[{path: my.tsv}]'" if word[-1:] in ("]", "}") else ""
             raise UserError(f"{word}: not a setting{hint}. Write settings as key=value{quotes}")
     return words
 
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
     # Every run of a sweep is checked before the first one starts.
     configs = [compose(run) for run in runs]
     if args.cfg:
-        print("\n".join(map(OmegaConf.to_yaml, configs)), end="")
+        print("---\n".join(map(OmegaConf.to_yaml, configs)), end="")
         return
     for run, config in zip(runs, configs, strict=True):
         train(run, config)
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
 
 
 def train(overrides: list[str], config: Config) -> None:
-    """Train one run, or estimate its cost; exit with 128 + number of a signal."""
+    """Train one run, or estimate its cost; signal n gives exit code 128 + n."""
     import_lightning()
     from torch import distributed
 
@@ -89,7 +89,7 @@ def train(overrides: list[str], config: Config) -> None:
             saved = f"saved in {stopped.path}" if stopped.path else "nothing is lost"
             print(f"stopped, {saved}; the same command resumes", file=sys.stderr)
         sys.exit(128 + stopped.signum)
-    # The next run of a sweep starts processes of its own: nothing of these may be left.
+    # The next run of --multirun starts its own processes: it needs the environment of before.
     if distributed.is_initialized():
         distributed.destroy_process_group()
     os.environ.clear()
@@ -101,8 +101,8 @@ def train(overrides: list[str], config: Config) -> None:
 def import_lightning() -> None:
     """Import Lightning without garbage collection and without torchmetrics.
 
-    Lightning tests logged values for two classes of torchmetrics, and Dragoman logs no values that way. The real module
-    would also import matplotlib and, if installed, scipy and transformers.
+    Lightning compares the type of each logged value with two classes of torchmetrics; Dragoman logs no such values. The
+    real module would also import matplotlib and, if installed, scipy and transformers.
     """
     if sys.modules.keys() & {"lightning", "torchmetrics"}:
         return
@@ -122,7 +122,7 @@ def import_lightning() -> None:
 
 
 def report(run: Path) -> None:
-    """Write the report of a finished run; a failure is one line and no error."""
+    """Write the report of a finished run; if that fails, print one line."""
     try:
         from dragoman.evaluation.report import page
         from dragoman.evaluation.scores import challenge

@@ -6,13 +6,13 @@ here; model and loss use `tgt_in` and `tgt_out` as they are. The source ends in 
 The batches of an epoch depend only on the lengths, the settings, the seed and the number of the epoch. A resumed run
 therefore computes its position by a division, and does not replay batches.
 
-The size of a batch is its number of pairs x its longest sentence, source or target. It is at most `max_tokens`. Pairs
-are sorted by the length of the longer side, then by (source - target) length, rising for one length and falling for
-the next. So neighbours are alike, and both sides have little padding.
-Each epoch shuffles the order of the batches, and pairs of equal lengths; batch boundaries never change.
+The size of a batch is its number of pairs x its longest sentence, source or target. Before sampling it is at most
+`max_tokens`. Pairs are sorted by the length of the longer side, then by (source - target) length, rising for one
+length and falling for the next. So neighbours are alike, and both sides have little padding. Each epoch shuffles the
+order of the batches, and pairs of equal lengths; batch boundaries never change.
 
-`few_shapes` > 0 (bf16 on a CPU): lengths are rounded up to 1 .. 8, 10, 12, 14, 16, 20 .., at most to it, and
-batches of more than 8 pairs have a multiple of 8, so that shapes repeat (scripts/README.md, "Shapes").
+With `max_bucket` > 0 (bf16 on a CPU), lengths up to it are rounded up to 1 .. 8, 10, 12, 14, 16, 20 .., and batches
+of more than 8 pairs, except the last, have a multiple of 8, so that shapes repeat (scripts/README.md, "Shapes").
 """
 
 import zlib
@@ -41,14 +41,14 @@ Lengths = tuple[np.ndarray, np.ndarray]  # of sources and targets
 class Batch:
     """B pairs with S source and T target positions; int64 ids, padded on the right.
 
-    `n_tokens` and `places` are computed on the CPU, so that reading them needs no GPU synchronisation.
+    `n_tokens` and `tgt_indices` are computed on the CPU, so that reading them needs no GPU synchronisation.
     """
 
     src: Tensor  # (B, S)  x1 .. xn <EOS>
     tgt_in: Tensor  # (B, T)  <BOS> y1 .. yn
     tgt_out: Tensor  # (B, T)  y1 .. yn <EOS>
     src_key_padding_mask: Tensor  # (B, S) bool, True = padding
-    places: Tensor  # (n_tokens,) indices of the targets other than padding in the flattened (B, T)
+    tgt_indices: Tensor  # (n_tokens,) of the targets other than padding in the flattened (B, T)
     n_tokens: int  # targets to predict, <EOS> included
 
     def to(self, device: torch.device | str) -> "Batch":
@@ -59,58 +59,58 @@ class Batch:
         return replace(self, **moved)
 
 
-def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], *, few_shapes: int = 0) -> Batch:
+def collate(src_ids: Sequence[Ids], tgt_ids: Sequence[Ids], *, max_bucket: int = 0) -> Batch:
     """Return a batch of B sources and B targets, given without <BOS> and <EOS>."""
-    (src, src_lengths), (tgt, tgt_lengths) = _pad(src_ids, few_shapes), _pad(tgt_ids, few_shapes)
+    (src, src_lengths), (tgt, tgt_lengths) = _pad(src_ids, max_bucket), _pad(tgt_ids, max_bucket)
     rows = np.arange(len(src))
     src[rows, src_lengths] = EOS
     tgt_in = np.empty_like(tgt)
     tgt_in[:, 0] = BOS
     tgt_in[:, 1:] = tgt[:, :-1]  # before <EOS> is written
     tgt[rows, tgt_lengths] = EOS
-    places = np.flatnonzero(np.arange(tgt.shape[1]) <= tgt_lengths[:, None])
+    tgt_indices = np.flatnonzero(np.arange(tgt.shape[1]) <= tgt_lengths[:, None])
     return Batch(
         src=torch.from_numpy(src),
         tgt_in=torch.from_numpy(tgt_in),
         tgt_out=torch.from_numpy(tgt),
         src_key_padding_mask=torch.from_numpy(np.arange(src.shape[1]) > src_lengths[:, None]),
-        places=torch.from_numpy(places),
-        n_tokens=len(places),
+        tgt_indices=torch.from_numpy(tgt_indices),
+        n_tokens=len(tgt_indices),
     )
 
 
-def _pad(rows: Sequence[Ids], few_shapes: int) -> tuple[np.ndarray, np.ndarray]:
+def _pad(rows: Sequence[Ids], max_bucket: int) -> tuple[np.ndarray, np.ndarray]:
     """Return ids padded on the right, (B, longest + 1) or wider, and lengths (B,)."""
     lengths = np.array(list(map(len, rows)), np.int64)
-    is_id = np.arange(_padded_lengths(lengths.max() + 1, few_shapes)) < lengths[:, None]
+    is_id = np.arange(_padded_lengths(lengths.max() + 1, max_bucket)) < lengths[:, None]
     padded = np.full(is_id.shape, PAD, np.int64)
-    # An empty list would become an array of floats.
-    padded[is_id] = np.concatenate(rows, dtype=np.int64, casting="unsafe")
+    padded[is_id] = np.concatenate(rows, dtype=np.int64, casting="unsafe")  # NumPy makes floats of []
     return padded, lengths
 
 
-def _padded_lengths(lengths: Any, few_shapes: int) -> Any:
+def _padded_lengths(lengths: Any, max_bucket: int) -> Any:
+    """Round up to three significant bits, at most to `max_bucket`; 0: not."""
     unit = 2 ** np.maximum(0, np.frexp(lengths)[1] - 3)
-    return np.maximum(lengths, np.minimum(-(-lengths // unit) * unit, few_shapes))
+    return np.maximum(lengths, np.minimum(-(-lengths // unit) * unit, max_bucket))
 
 
-def length_batches(lengths: Sequence[int] | np.ndarray, max_tokens: int, rows_per: int = 1) -> list[list[int]]:
+def length_batches(lengths: Sequence[int] | np.ndarray, max_tokens: int, beam: int = 1) -> list[list[int]]:
     """Return batches of indices, longest first.
 
-    A batch has at most `max_tokens` positions, or is one longer sentence. `rows_per`: rows of a sentence (beam size).
+    A batch has at most `max_tokens` positions, or is one longer sentence. `beam`: rows of a sentence.
     """
     lengths = np.asarray(lengths, np.int64)
     order = np.argsort(-lengths, kind="stable")
-    boundaries = _boundaries(lengths[order] * rows_per, max_tokens)
+    boundaries = _boundaries(lengths[order] * beam, max_tokens)
     return [batch.tolist() for batch in np.split(order, boundaries[1:-1])] if len(lengths) else []
 
 
-def _boundaries(longest: np.ndarray, max_tokens: int, few_shapes: int = 0) -> np.ndarray:
+def _boundaries(longest: np.ndarray, max_tokens: int, max_bucket: int = 0) -> np.ndarray:
     """Return the boundaries (n_batches + 1,) of batches; `longest` is descending."""
     boundaries = [0]
     while (start := boundaries[-1]) < len(longest):
         n_rows = max(1, max_tokens // max(1, int(longest[start])))
-        n_rows -= n_rows % 8 if few_shapes and n_rows > 8 else 0
+        n_rows -= n_rows % 8 if max_bucket and n_rows > 8 else 0
         boundaries.append(min(len(longest), start + n_rows))
     return np.array(boundaries)
 
@@ -120,7 +120,7 @@ def _sorted_pairs(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | N
     longest = np.maximum(src, tgt)
     difference = np.where(np.unique(longest, return_inverse=True)[1] % 2 == 0, src - tgt, tgt - src)
     order = np.arange(len(longest)) if rng is None else rng.permutation(len(longest))
-    return order[np.lexsort((difference[order], -longest[order]))]
+    return order[np.lexsort((difference[order], -longest[order]))]  # by the last key first
 
 
 class BatchPlan:
@@ -131,13 +131,13 @@ class BatchPlan:
     """
 
     def __init__(
-        self, lengths: Lengths, max_tokens: int, seed: int, rank: int = 0, world_size: int = 1, few_shapes: int = 0
+        self, lengths: Lengths, max_tokens: int, seed: int, rank: int = 0, world_size: int = 1, max_bucket: int = 0
     ) -> None:
-        self._src, self._tgt = (_padded_lengths(side, few_shapes) for side in lengths)
+        self._src, self._tgt = (_padded_lengths(side, max_bucket) for side in lengths)
         self._seed, self._rank, self._world_size = seed, rank, world_size
         order = _sorted_pairs(self._src, self._tgt)
         src, tgt = self._src[order], self._tgt[order]
-        self._boundaries = _boundaries(np.maximum(src, tgt), max_tokens, few_shapes)
+        self._boundaries = _boundaries(np.maximum(src, tgt), max_tokens, max_bucket)
         starts, n_rows = self._boundaries[:-1], np.diff(self._boundaries)
         src_width, tgt_width = (np.maximum.reduceat(side, starts).astype(np.int64) for side in (src, tgt))
         n_tokens = np.add.reduceat(lengths[1][order], starts, dtype=np.int64)
@@ -170,41 +170,41 @@ class BatchPlan:
 class BatchDataset(Dataset[Batch]):
     """Batches by epoch and pair indices, as BatchPlan.stream yields them.
 
-    `sources` holds the row with the source of each pair; `tags` (n_directions, 1 or 0) precede the sources.
+    `sources[i]` is the row of the source of pair i of an epoch; `tags` (n_directions, 1 or 0) precede the sources.
     """
 
     def __init__(
-        self, data: "Prepared", config: DataConfig, seed: int, sources: np.ndarray, tags: np.ndarray, few_shapes: int
+        self, data: "Prepared", config: DataConfig, seed: int, sources: np.ndarray, tags: np.ndarray, max_bucket: int
     ) -> None:
         self._alpha, self._lowercase = config.tokenizer.sampling, config.lowercase
-        self._max_length, self._few_shapes = config.max_length, few_shapes
+        self._max_length, self._max_bucket = config.max_length, max_bucket
         self._seed, self._sources, self._tags, self._ids = seed, sources, tags, data.train_ids
         self._tokenizers = data.src_tokenizer, data.tgt_tokenizer
 
     def __getitem__(self, index: tuple[int, np.ndarray]) -> Batch:
         epoch, pairs = index
         src = self._sources[pairs]
-        # The sides of pair i are the rows 2i and 2i + 1; backwards, the second is the source.
+        # Stored pair i has the rows 2i and 2i + 1; in the reverse direction, 2i + 1 is the source.
         rows = list(zip(src.tolist(), pairs.tolist(), strict=True))
-        src_ids, tgt_ids = ([self._tokens(row, side, epoch, place) for row, place in rows] for side in (0, 1))
+        src_ids, tgt_ids = ([self._tokens(row, side, epoch, pair) for row, pair in rows] for side in (0, 1))
         src_ids = list(map(np.append, self._tags[src % 2], src_ids))
-        return collate(src_ids, tgt_ids, few_shapes=self._few_shapes)
+        return collate(src_ids, tgt_ids, max_bucket=self._max_bucket)
 
-    def _tokens(self, src: int, side: int, epoch: int, place: int) -> Ids:
+    def _tokens(self, src: int, side: int, epoch: int, pair: int) -> Ids:
         """Return the ids of a side (0 = source): as stored, in lower case, or a sample.
 
-        The draw depends on seed, epoch, place and row alone. It may be longer than the stored ids, by which batches
-        are planned. With more than max_length pieces it is replaced by them, since a position scheme may have a limit.
+        A sample depends only on seed, epoch, pair and row. It may be longer than the stored ids, which determine the
+        batches. If it has more than max_length pieces, the stored ids are used, since positions may be limited.
         """
         row = src ^ side
         ids, tokenizer = self._ids[row], self._tokenizers[row % 2]
         if not (self._alpha or self._lowercase):
             return ids
-        seed = zlib.crc32(f"{self._seed} {epoch} {place} {row}".encode())
-        lower = side == 0 and seed < self._lowercase * 2**32
+        seed = zlib.crc32(f"{self._seed} {epoch} {pair} {row}".encode())
+        lower = side == 0 and seed < self._lowercase * 2**32  # seed / 2**32 is uniform in [0, 1)
         if not (self._alpha or lower):
             return ids
         text = tokenizer.decode(ids.tolist())
         text = text.lower() if lower else text
-        drawn = tokenizer.sample(text, alpha=self._alpha, seed=seed) if self._alpha else tokenizer.encode(text)
-        return drawn if len(drawn) <= self._max_length else ids
+        sample = tokenizer.sample(text, alpha=self._alpha, seed=seed) if self._alpha else tokenizer.encode(text)
+        return sample if len(sample) <= self._max_length else ids

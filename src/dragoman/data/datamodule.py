@@ -29,7 +29,7 @@ class TranslationData(LightningDataModule):
     trained on. The training module increases it after each batch, so prefetched batches are fetched again on resume.
     """
 
-    def __init__(self, config: DataConfig, run_dir: Path, seed: int, *, few_shapes: int = 0) -> None:
+    def __init__(self, config: DataConfig, run_dir: Path, seed: int, *, max_bucket: int = 0) -> None:
         super().__init__()
         self.config, self.seed, self.directions = config, seed, config.every_direction
         prepared = prepare(config, Path(run_dir))
@@ -41,17 +41,17 @@ class TranslationData(LightningDataModule):
         pairs = np.repeat(np.arange(len(prepared.repeats)), prepared.repeats)
         self.train_size, (n_directions, n_tags) = len(pairs), self._tags.shape
         self._sources = np.concatenate([2 * pairs + direction for direction in range(n_directions)])
-        self._dataset = BatchDataset(prepared, config, seed, self._sources, self._tags, few_shapes)
+        self._dataset = BatchDataset(prepared, config, seed, self._sources, self._tags, max_bucket)
         # Lengths of sources and targets of an epoch, special ids included.
         n_ids = np.diff(self.train_ids.offsets).astype(np.int32) + 1
         self.lengths = n_ids[self._sources] + n_tags, n_ids[self._sources ^ 1]
-        self.consumed, self._few_shapes = 0, few_shapes
+        self.consumed, self._max_bucket = 0, max_bucket
 
     @property
     def plan(self) -> BatchPlan:
         """The batch plan of the rank of the attached trainer; else of a single rank."""
         place = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        return BatchPlan(self.lengths, self.config.max_tokens, self.seed, *place, self._few_shapes)
+        return BatchPlan(self.lengths, self.config.max_tokens, self.seed, *place, self._max_bucket)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Return the endless stream of batches, from number `consumed` on."""

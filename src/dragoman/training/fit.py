@@ -150,8 +150,8 @@ def prepare(config: Config, run_dir: Path, record: dict[str, Any]) -> tuple[Conf
     record["recipe"] holds the automatic settings for the next start. Raises UserError without validation pairs.
     """
     seed_everything(config.seed, verbose=False)
-    few_shapes = config.data.longest if (config.trainer.accelerator, config.trainer.precision) == ("cpu", "bf16") else 0
-    data = TranslationData(config.data, run_dir, config.seed, few_shapes=few_shapes)
+    max_bucket = config.data.longest if (config.trainer.accelerator, config.trainer.precision) == ("cpu", "bf16") else 0
+    data = TranslationData(config.data, run_dir, config.seed, max_bucket=max_bucket)
     config = recipe.complete(config, data, record.setdefault("recipe", {}))
     data.config = config.data
     if not len(data.val_dataloader()):

@@ -164,7 +164,8 @@ class TranslationModule(LightningModule):
         memory = model.encode(batch.src, batch.src_key_padding_mask)
         states = model.decode(batch.tgt_in, memory, batch.src_key_padding_mask)  # (B, T, D)
         # by index, because a boolean mask would make the CPU wait for the GPU
-        return states.flatten(0, 1).index_select(0, batch.places), batch.tgt_out.flatten().index_select(0, batch.places)
+        states, targets = states.flatten(0, 1), batch.tgt_out.flatten()
+        return states.index_select(0, batch.tgt_indices), targets.index_select(0, batch.tgt_indices)
 
     @cached_property
     @torch.inference_mode(False)

@@ -42,7 +42,7 @@ def translate_ids(
     lines = range(len(sources)) if lines is None else lines
     device = model.eval().projection.weight.device
     width = choose("search.kind", config.kind, SEARCHES).width(config)
-    batches = length_batches([len(source) + 1 for source in sources], batch_tokens, rows_per=width)  # with <EOS>
+    batches = length_batches([len(source) + 1 for source in sources], batch_tokens, beam=width)  # with <EOS>
     # Threads that share the small products of one batch wait for each other more than they compute.
     n_threads = torch.get_num_threads()
     n_workers = max(1, min(n_threads, len(batches), _MOST_WORKERS)) if device.type == "cpu" else 1
