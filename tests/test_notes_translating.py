@@ -16,6 +16,7 @@ from dragoman.config import ModelConfig, SearchConfig
 from dragoman.data.collate import collate
 from dragoman.explain import notes
 from dragoman.files import included
+from dragoman.model.cache import DecoderCache
 from dragoman.model.transformer import Embedding, Transformer
 from dragoman.search import Sentence
 from dragoman.search.search import search
@@ -142,11 +143,11 @@ def test_inference_feeds_back_its_output_from_bos_to_eos(bundle: Bundle):
     cache = bundle.model.begin(torch.tensor([[*src, EOS]]), None)  # the source is encoded once
     inputs, outputs = list[int](), list[int]()
 
-    def recorded(tokens: Tensor, cache: object) -> tuple[Tensor, object]:
-        logits, cache = bundle.model.step(tokens, cache)
+    def recorded(tokens: Tensor, cache: DecoderCache) -> Tensor:
+        logits = bundle.model.step(tokens, cache)
         inputs.extend(tokens[:, 0].tolist())
         outputs.extend(logits.argmax(-1).tolist())
-        return logits, cache
+        return logits
 
     ((hypothesis,),) = search(recorded, cache, [Sentence(0, 20)], GREEDY)
     assert inputs == [BOS, *ids]  # one at a time: the cache keeps the words before

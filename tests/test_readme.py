@@ -100,7 +100,7 @@ def test_the_example_is_a_position_scheme(monkeypatch: pytest.MonkeyPatch) -> No
     src, tgt = torch.tensor([[4, 5, 3]]), torch.tensor([[2, 6, 7, 8]])
     cache = model.begin(src, None)
     for t in range(4):
-        logits, cache = model.step(tgt[:, t : t + 1], cache)
+        logits = model.step(tgt[:, t : t + 1], cache)
     torch.testing.assert_close(logits, model(src, tgt, None)[:, -1], atol=1e-5, rtol=1e-5)
 
 

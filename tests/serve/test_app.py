@@ -127,14 +127,14 @@ def test_any_bytes_give_an_error_in_our_shape(client: TestClient) -> None:
 
 def test_limits_on_body_time_and_waiting(serve: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(wire, "MOST_BYTES", 100)
+        patch.setattr(wire, "MAX_BYTES", 100)
         assert serve().post("/translate", json=HELLO | {"q": "x" * 101}).status_code == 413
         assert serve().post("/translate_file", files={"file": b"x" * 101}).status_code == 413
         assert serve().post("/translate", content=iter([b"x" * 60] * 2)).status_code == 413
     with monkeypatch.context() as patch:
-        patch.setattr(app, "MOST_REQUESTS", 0)
+        patch.setattr(app, "MAX_REQUESTS", 0)
         assert serve().post("/translate", json=HELLO).status_code == 429
-    monkeypatch.setattr(app, "MOST_SECONDS", 0.05)
+    monkeypatch.setattr(app, "MAX_SECONDS", 0.05)
     monkeypatch.setattr("dragoman.serve.app.Service._run", lambda self, options, texts: time.sleep(0.2))
     assert serve().post("/translate", json=HELLO).status_code == 503
 

@@ -108,7 +108,7 @@ def test_the_average_moves_towards_the_weights(make_model, batches_of, train_mod
         average = [decay * a + (1 - decay) * w for a, w in zip(average, weights, strict=True)]
     for ours, value in zip(module.averaged.parameters(), average, strict=True):
         torch.testing.assert_close(ours, value, atol=1e-6, rtol=1e-5)
-    assert module.best_model is module.averaged
+    assert module.eval_model is module.averaged
 
 
 def on_step(do):

@@ -57,6 +57,11 @@ def test_the_cached_search_equals_the_plain_loop(assert_same: Callable[..., None
         assert_same(model, sources, results, [[Hypothesis(own, math.nan, [])] for own in plain])
 
 
+def test_an_unknown_search_is_named_with_the_choices() -> None:
+    with pytest.raises(UserError, match=r"search\.kind=beems: choose one of greedy, beam, sample"):
+        translate_ids(make(), words(1), SearchConfig(kind="beems"))
+
+
 def test_the_budget_counts_the_rows_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     model, shapes = make(), []
     encode = model.encode

@@ -35,6 +35,7 @@ def test_sentences_are_joined_as_the_target_is_written(translator: Translator) -
         (f"{zh1}{zh2}", "zh_en", f"{en1} {en2}"),
         (f"{zh1}\u3000{zh2}", "zh_en", f"{en1} {en2}"),
         (f"{zh1}\n\n{zh2}{zh3}", "zh_en", f"{en1}\n\n{en2} {en3}"),
+        (f"{zh1}\n- {zh2}\n2. {zh3}", "zh_en", f"{en1}\n- {en2}\n2. {en3}"),
         (f"  {zh2}\n——\n{zh3} ", "zh_en", f"{en2}\n——\n{en3}"),
         (f"{en2} {en3}", "en_zh", f"{zh2}{zh3}"),
     ):

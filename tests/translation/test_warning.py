@@ -35,6 +35,7 @@ SENTENCES: list[tuple[str, str, str | None]] = [
     ("你好。", "Hello, my dear friend, I have not seen you for such a very long time. " * 2, "unusual"),
     ("龘好", "Good.", "characters outside the vocabulary: 龘"),
     ("13812345678。", "It is 13814788.", "changed number: 13812345678"),
+    ("好1234500000。", "It is 1.2345 billion.", None),
     ("13812345678，1000000", "It is 138 1234 5678, a million.", None),
 ]
 

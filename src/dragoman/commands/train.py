@@ -86,7 +86,7 @@ def train(overrides: list[str], config: Config) -> None:
         (preflight if config.preflight else fit)(config)
     except Stopped as stopped:
         if is_first():
-            saved = f"saved in {stopped.path}" if stopped.path else "nothing is lost"
+            saved = f"saved in {stopped.path}" if stopped.path else "without saving"
             print(f"stopped, {saved}; the same command resumes", file=sys.stderr)
         sys.exit(128 + stopped.signum)
     # The next run of --multirun starts its own processes: it needs the environment of before.

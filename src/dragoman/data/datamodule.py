@@ -26,13 +26,13 @@ class TranslationData(LightningDataModule):
     """The corpora of `config` as batches, prepared at once or taken from the cache.
 
     `run_dir` receives the cleaning report and the record of the corpora. `consumed` counts the batches this rank has
-    trained on. The training module increases it after each batch, so prefetched batches are fetched again on resume.
+    trained on. The training module increases it in each step, so prefetched batches are fetched again on resume.
     """
 
     def __init__(self, config: DataConfig, run_dir: Path, seed: int, *, max_bucket: int = 0) -> None:
         super().__init__()
         self.config, self.seed, self.directions = config, seed, config.every_direction
-        prepared = prepare(config, Path(run_dir))
+        prepared = prepare(config, run_dir)
         self.src_tokenizer, self.tgt_tokenizer = prepared.src_tokenizer, prepared.tgt_tokenizer
         self.fingerprint, self.notes, self.train_ids = prepared.fingerprint(), prepared.notes, prepared.train_ids
         self.validation, self.test = prepared.pairs("validation"), prepared.pairs("test")
@@ -60,7 +60,7 @@ class TranslationData(LightningDataModule):
         return DataLoader(self._dataset, None, sampler=sampler, num_workers=workers, worker_init_fn=_block_signals)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """Return all validation pairs, in every direction, on every rank, longest first.
+        """Return the validation pairs in every direction, on every rank, longest first.
 
         Pairs longer than data.max_length are left out, since positions may have a limit. They stay in `validation`,
         to be translated and scored.
@@ -72,7 +72,7 @@ class TranslationData(LightningDataModule):
         rows = [([*tag, *pair[side]], pair[1 - side]) for side, tag in enumerate(self._tags.tolist()) for pair in pairs]
         batches = length_batches([max(map(len, row)) + 1 for row in rows], self.config.max_tokens)
         collated = [collate([rows[i][0] for i in batch], [rows[i][1] for i in batch]) for batch in batches]
-        return DataLoader(collated, batch_size=None)  # type: ignore[arg-type]  # Lightning takes a list for several
+        return DataLoader(collated, batch_size=None)  # type: ignore[arg-type]  # to Lightning, a list is several
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of training, for a checkpoint."""

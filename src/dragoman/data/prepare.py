@@ -75,7 +75,7 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     check_choice("data.tokenizer.kind", config.tokenizer.kind, KINDS[:2] if config.tokenizer.sampling else KINDS)
     run_dir.mkdir(parents=True, exist_ok=True)
     corpora, notes = _find_all(config, run_dir / "data.json")
-    # What training batches alone use does not change the vocabulary.
+    # Settings that only change batches are not part of the hash.
     tokenizer = replace(config.tokenizer, sampling=0.0, models=[])
     fixed = replace(config, tokenizer=tokenizer, corpora=[], root=None, lowercase=0.0, workers=0, cache="")
     fixed.max_tokens = config.longest
@@ -91,12 +91,11 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     prepared = Prepared(folder, *_tokenizers(config, folder), Ragged(folder / "train"), repeats, notes)
     names, validated = _names(corpora, config), {pair.corpus for pair in prepared.pairs("validation")}
     trained = {names[index] for index in np.unique(corpus_of)}
-    if validated and validated < trained:  # none is for validation alone
+    if validated and validated < trained:  # each of these trains, too
         unseen = [c.config.label for c, name in zip(corpora, names, strict=True) if name in trained - validated]
         notes.append(f"{', '.join(unseen)}: no validation pairs, so only the other corpora decide which model is best")
     report = {split: Counter(counts) for split, counts in json.loads((folder / "report.json").read_bytes()).items()}
-    # In the first process of a machine only.
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # one process of a machine prints
         print(*notes, summary(report), sep="\n", flush=True)
     files.write(run_dir / "cleaning.json", json.dumps(report, indent=2).encode())
     for split in SPLITS[1:]:
@@ -118,7 +117,7 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
             if corpus.split != "train" and [*corpora[-1].open()] != [corpus.split]:
                 raise UserError(f"{corpus.label}: split={corpus.split} is for one file. Name a file of the folder")
         except NotFoundError as error:
-            # A run that began with this corpus would resume on other data.
+            # A run that began with this corpus cannot resume without it.
             if not corpus.optional or corpus.label in used:
                 raise
             notes.append(f"{error}. This run trains without it: it is optional.")
@@ -129,7 +128,7 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
 
 
 def _names(corpora: list[Corpus], config: DataConfig) -> list[str]:
-    """Return the names of the corpora in scores: short, or the path if that is taken."""
+    """Name each corpus for the scores: by its short name if unique, else by its path."""
     taken = [*(corpus.config.part for corpus in corpora), *map(str, config.every_direction)]
     return [c.config.part if taken.count(c.config.part) == 1 else c.config.label.replace("/", "-") for c in corpora]
 

@@ -63,7 +63,7 @@ def read_tsv(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
     columns are the sides, unless the configuration names columns. A missing cell is an empty text.
     """
     table: Iterator[list[str]] = (line.split("\t") for line in lines(path))
-    for first in islice(table, 1):
+    if first := next(table, None):
         header, src, tgt = [name.strip("\ufeff \r") for name in first], 0, 1
         sides, names = [columns.src, columns.tgt], header
         if not columns.configured and not {*sides} <= {*header}:
@@ -109,7 +109,7 @@ def arrow_rows(dataset: Any, columns: Columns) -> Iterator[tuple[Any, ...]]:
             types["references"] = r"null|(large_)?list<\w+: ((large_)?string|null)>"
         for name, text in types.items():
             if not re.fullmatch(text, kind := str(flat.column(name).type)):
-                raise UserError(f"{columns.where}: column '{name}' is not text (found {kind})")
+                raise UserError(f"{columns.where}: column '{name}' is {kind}, not text ('references': lists of text)")
         yield from zip(*(flat.column(name).to_pylist() for name in types), strict=True)
 
 

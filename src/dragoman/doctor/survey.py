@@ -29,9 +29,9 @@ MARKUP = re.compile(
 )
 # UTF-8 continuation bytes, read as Latin-1 or as Windows-1252.
 _AFTER = f"[\x80-\xbf{bytes(range(0x80, 0xA0)).decode('cp1252', 'ignore')}]"
-# The same after the first byte of accented letters and Cyrillic (two bytes), or of punctuation, kana and Chinese (three
-# bytes), but for the French space before ». The Chinese words are GBK readings of two U+FFFD in UTF-8, and of
-# uninitialised memory.
+# Such bytes after the first byte of accented letters and Cyrillic (two bytes), or of punctuation, kana and Chinese
+# (three bytes), except French "é »". The Chinese words are two U+FFFD in UTF-8, and uninitialised memory, both read as
+# GBK.
 MOJIBAKE = re.compile(f"[ÂÃÄÅÐÑ]{_AFTER}|[â-é](?!\xa0»){_AFTER}{{2}}|锟斤拷|烫烫烫")
 # The first two UTF-8 bytes of all Chinese characters; read as GBK, each such pair is one character.
 _UTF8_PAIRS = bytes(byte for first in range(0xE4, 0xEA) for after in range(0x80, 0xC0) for byte in (first, after))

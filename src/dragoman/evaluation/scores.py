@@ -151,14 +151,14 @@ def compare(systems: Sequence[Outputs]) -> dict[str, Any]:
     metrics = {metric: make(first.tgt) for metric, make in METRICS.items()}
     texts: list[Any] = [(name, system.hypotheses) for name, system in named.items()]
     streams = reference_streams([pair.references for pair in first.pairs])
-    # sacrebleu counts no ties. Of the 2^n exchanges of n different translations, two have the difference itself.
+    # Of the 2^n exchanges of n different translations, two have the same difference; sacrebleu does not count them.
     n_different = [sum(map(str.__ne__, first.hypotheses, system.hypotheses)) for system in systems]
     tests: Any = [PairedTest(texts, metrics, streams, kind, n)()[1] for kind, n in N_SAMPLES.items()]
     scores: dict[str, Any] = {name: {} for name in named}
     for metric, title in zip(metrics, list(tests[0])[1:], strict=True):  # the first list has the systems' names
         for name, n, one, two in zip(named, n_different, *(test[title] for test in tests), strict=True):
             score = {"name": title, "score": one.score, "mean": float(one.mean), "ci": float(one.ci)}
-            p = two.p_value and max(two.p_value, min(1.0, 2.0 ** (1 - n)))
+            p = None if two.p_value is None else max(two.p_value, min(1.0, 2.0 ** (1 - n)))
             scores[name][metric] = score | {"p": [one.p_value, p]}  # None for the first
     return {
         "sentences": len(first.pairs),

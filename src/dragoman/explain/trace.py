@@ -122,8 +122,7 @@ def _search(
     steps: list[Trace] = []
     while len(tokens):
         n_finished = len(state.finished[0])
-        logits, cache = model.step(tokens, cache)
-        kept, tokens = state.advance(logits)
+        kept, tokens = state.advance(model.step(tokens, cache))
         cache.select(kept)
         rows = zip(state.prefixes.flatten(0, 1).tolist(), state.cumulative.flatten().tolist(), strict=True)
         ended = [([*h.ids, EOS][: len(h.token_scores)], h.score) for h in state.finished[0][n_finished:]]

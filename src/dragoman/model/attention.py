@@ -3,13 +3,12 @@
 One class serves self-attention and cross-attention. The output of one projection is split into heads. Splitting the
 input instead would restrict each head to a part of the vector.
 
-torch uses two polarities of masks (the study notes True = hidden), and only this file makes the second of the first:
+torch has two kinds of masks, and only this file converts the first to the second (in the study notes, True = hidden):
 a *key padding mask* is (B, T) with **True = padding** (as in torch.nn.MultiheadAttention);
 an *attn_mask* is broadcastable to (B, H, T_q, T_k) with **True = may attend** (as in scaled_dot_product_attention).
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +38,7 @@ def causal_attn_mask(n_queries: int, n_keys: int, device: torch.device | None = 
 
 
 class Dot(nn.Module):
-    """q.k, of variance d if q and k have variance 1; a large d saturates the softmax."""
+    """q.k: variance d if q and k have variance 1, so a large d saturates the softmax."""
 
     fused = True  # whether F.scaled_dot_product_attention supports it
     ctranslate2 = True  # whether CTranslate2 supports it
@@ -54,7 +53,7 @@ class Dot(nn.Module):
 
 
 class ScaledDot(Dot):
-    """q.k / sqrt(d): variance 1 if q and k have it, for every d (Vaswani et al. 2017)."""
+    """q.k / sqrt(d), whose variance does not grow with d (Vaswani et al. 2017)."""
 
     def __init__(self, n_heads: int, d_head: int) -> None:
         super().__init__(n_heads, d_head)
@@ -116,13 +115,13 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return (B, T_q, D). attn_mask broadcasts to (B, H, T_q, T_k), True = may attend."""
         q, k, v, bias = self._project(query, key_value, cache)
-        # On a CPU, the backward pass of torch's kernel is slower than these products, in bf16 above all.
+        # On a CPU, the backward pass of the fused kernel is slower than plain products, above all in bf16.
         if self.fused and not (q.requires_grad and q.device.type == "cpu"):
-            mixed = self._fused(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
+            heads = self._fused(q, k, v, bias, attn_mask, causal)  # (B, H, T_q, d)
         else:
             weights = self._softmax(q, k, bias, attn_mask, causal)  # (B, H, T_q, T_k)
-            mixed = F.dropout(weights, self.dropout, self.training).to(v.dtype) @ v  # (B, H, T_q, d)
-        return self.out(mixed.transpose(1, 2).flatten(2))  # Concat and W^O: (B, T_q, D)
+            heads = F.dropout(weights, self.dropout, self.training).to(v.dtype) @ v  # (B, H, T_q, d)
+        return self.out(heads.transpose(1, 2).flatten(2))  # Concat and W^O: (B, T_q, D)
 
     def _softmax(self, q: Tensor, k: Tensor, bias: Tensor | None, attn_mask: Tensor | None, causal: bool) -> Tensor:
         """Return the attention weights: the softmax of the masked scores plus bias."""
@@ -148,10 +147,12 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, causal, scale=self.score.scale)
 
-    def weights(self, query: Tensor, key_value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
-        """Return the attention weights (B, H, T_q, T_k) of `forward`, same arguments."""
-        q, k, _, bias = self._project(query, key_value, options.get("cache"))
-        return self._softmax(q, k, bias, attn_mask, options.get("causal", False))
+    def weights(
+        self, query: Tensor, key_value: Tensor, mask: Tensor | None = None, *, causal: bool = False, cache: None = None
+    ) -> Tensor:
+        """Return the attention weights (B, H, T_q, T_k) of `forward` without a cache."""
+        q, k, _, bias = self._project(query, key_value, None)
+        return self._softmax(q, k, bias, mask, causal)
 
     def _project(
         self, query: Tensor, key_value: Tensor, cache: KeyValues | None
@@ -160,7 +161,7 @@ class Attention(nn.Module):
         q = self._heads(self.q(query))
         # Cross-attention projects the encoder's output at the first step only.
         if cache is not None and cache.length and not cache.grows:
-            return q, *cache.kept, None
+            return q, *cache.keys_values, None
         k, v = map(self._heads, self.kv(key_value).chunk(2, dim=-1))
         if self.position is None:
             return q, *((k, v) if cache is None else cache.append(k, v)), None

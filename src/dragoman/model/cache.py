@@ -9,26 +9,26 @@ from torch import Tensor
 
 
 class KeyValues:
-    """Keys and values of one attention, (N, H, T, d) each; (B, H, S, d) of a source."""
+    """Keys and values, (N, H, T, d) each; in cross-attention (B, H, S, d)."""
 
     def __init__(self, *, grows: bool) -> None:
         self.grows = grows
-        self.kept = torch.empty(2, 0, 0, 0, 0)  # (2, N, H, T, d): keys, values
+        self.keys_values = torch.empty(2, 0, 0, 0, 0)  # (2, N, H, T, d): keys, values
 
     @property
     def length(self) -> int:
         """Number of tokens so far."""
-        return self.kept.size(3)
+        return self.keys_values.size(3)
 
     def append(self, k: Tensor, v: Tensor) -> Tensor:
         """Add the keys and values of new tokens, (N, H, t, d) each; return all so far."""
         new = torch.stack((k, v))
-        self.kept = torch.cat((self.kept, new), dim=3) if self.length else new
-        return self.kept
+        self.keys_values = torch.cat((self.keys_values, new), dim=3) if self.length else new
+        return self.keys_values
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (n,), in this order; repeats are allowed."""
-        self.kept = self.kept.index_select(1, rows)
+        self.keys_values = self.keys_values.index_select(1, rows)
 
 
 class DecoderCache:
@@ -49,7 +49,7 @@ class DecoderCache:
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (n,), in this order; all k rows of a sentence stay or leave."""
-        k = self.layers[0][0].kept.size(1) // len(self.memory)
+        k = self.layers[0][0].keys_values.size(1) // len(self.memory)
         sentences = rows[::k] // k  # row r belongs to sentence r // k
         for self_attention, _ in self.layers:
             self_attention.select(rows)

@@ -1,7 +1,7 @@
 """Position schemes.
 
-Attention alone ignores the order of its tokens. A scheme may act at three places, each a method of the base class,
-which leaves its input unchanged:
+Attention alone ignores the order of its tokens. A scheme overrides one of three methods; those of the base class
+leave their input unchanged:
     embed   on the word vectors, before the first layer  integer, unit, sentence_unit, sinusoidal, product, learned
             (in the encoder `embed_source`, which differs from it in sentence_unit only)
     rotate  on queries and keys, in every self-attention          rope
@@ -24,8 +24,8 @@ class Position(nn.Module):
     """No positions; the base class of every scheme."""
 
     ctranslate2 = True  # whether CTranslate2 supports the scheme
-    limited = False  # to `length` positions
-    scale = 1.0  # of a bias made of dot products
+    limited = False  # whether there are at most `length` positions
+    scale = 1.0  # factor of a bias that consists of dot products
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Integer(Position):
 
 
 class Unit(Integer):
-    """Positions scaled to [0, 1], the last of `length` at 1; neighbours are close."""
+    """Position n becomes n / (length - 1), in [0, 1]; neighbours hardly differ."""
 
     limited = True
 
@@ -104,7 +104,7 @@ class Sinusoidal(Position):
 class Product(Position):
     """Sinusoids multiplied by the embeddings instead of added (note 003, section 8.1)."""
 
-    ctranslate2 = False  # whose position tables are added
+    ctranslate2 = False  # it can only add positions
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return x * sinusoid(positions, self.d_model, self.config.base).to(x.dtype)
@@ -117,7 +117,7 @@ class Learned(Position):
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
-        # The deviation of the sinusoids. Embeddings have deviation 1 and would dominate smaller positions.
+        # The std of the sinusoids. Embeddings have std 1 and would dominate smaller positions.
         self.table = nn.Parameter(torch.empty(config.length, d_model).normal_(std=0.7))
         if config.start == "sinusoidal":
             self.table.data = sinusoid(torch.arange(config.length), d_model, config.base)
@@ -142,9 +142,9 @@ class Rope(Position):
 class T5(Position):
     """Learned bias per head and bucket of distances (Raffel et al. 2020, section 2.1).
 
-    All layers share the biases. Half of the buckets hold one distance each, the others growing ranges up to
-    max_distance and all beyond. The encoder uses half of the buckets for keys before the query and half for keys
-    after it. (T5 also omits the 1/sqrt(d) of the scores, `model.score=dot`, and starts W_q that much smaller instead.)
+    All layers share the biases. Half of the buckets hold one distance each, the others growing ranges; the last holds
+    all from max_distance on. The encoder uses half of the buckets for keys before the query and half for keys after it.
+    (T5 also omits the 1/sqrt(d) of the scores, `model.score=dot`, and starts W_q that much smaller instead.)
     """
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
@@ -206,7 +206,7 @@ class _TransformerXLLayer(Position):
         r = self.r(sinusoid(distance, self.d_model, self.config.base).to(self.r.weight.dtype))
         r = r.unflatten(-1, self.u.shape).permute(1, 2, 0)  # (H, d, distances)
         by_distance = (q + self.v[:, None]) @ r  # (B, H, T_q, distances)
-        # (T_q, T_k) columns of i - j; the mask hides later keys, which have no column if causal: any will do.
+        # (T_q, T_k): the column of i - j. If causal, later keys have none; they are masked, so any will do.
         pick = (q_positions[:, None] - k_positions).clamp(min=nearest) - nearest
         return (content + by_distance.gather(3, pick.expand(*q.shape[:2], -1, -1))) * self.scale
 
@@ -214,14 +214,14 @@ class _TransformerXLLayer(Position):
 class Alibi(Position):
     """Linear bias -slope * |distance|, one slope per head (Press et al. 2022, 3)."""
 
-    ctranslate2 = False  # which has the scheme in the decoder only
+    ctranslate2 = False  # it has ALiBi in the decoder only
 
     def __init__(self, config: PositionConfig, *, d_model: int, n_heads: int, causal: bool) -> None:
         super().__init__(config, d_model=d_model, n_heads=n_heads, causal=causal)
         whole = 2 ** math.floor(math.log2(n_heads))
         slopes = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]  # 2^(-8/n) .. 2^-8
         # Other numbers of heads add every second slope of the next power of 2.
-        slopes += [2 ** (-4 * (2 * h + 1) / whole) for h in range(n_heads - whole)]
+        slopes += [2 ** (-8 * (2 * h + 1) / (2 * whole)) for h in range(n_heads - whole)]
         self.slopes: Tensor
         self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
 

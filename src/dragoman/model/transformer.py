@@ -23,7 +23,7 @@ NORMALIZATIONS: dict[str, Callable[..., nn.Module]] = {"layer_norm": nn.LayerNor
 class Embedding(nn.Module):
     """ids (B, T) -> (B, T, D): vectors times sqrt(D).
 
-    The initial deviation 1/sqrt(D) suits a tied projection; the factor gives vectors the scale of the positions.
+    Weights start with std 1/sqrt(D), as a tied projection needs; sqrt(D) gives the vectors the scale of the positions.
     """
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
@@ -38,9 +38,9 @@ class Embedding(nn.Module):
 
     @torch.no_grad()
     def start_from(self, ids: Tensor, vectors: Tensor) -> None:
-        """Set pieces `ids` (N,) to `vectors` (N, D), rescaled to the initial deviation."""
-        deviation = vectors.double().square().mean().sqrt()
-        self.table.weight[ids] = (vectors / (deviation * self.scale)).to(self.table.weight)
+        """Set pieces `ids` (N,) to `vectors` (N, D), rescaled to the initial std."""
+        std = vectors.double().square().mean().sqrt()
+        self.table.weight[ids] = (vectors / (std * self.scale)).to(self.table.weight)
 
 
 def normalization(config: ModelConfig) -> nn.Module:
@@ -112,14 +112,14 @@ class DecoderLayer(nn.Module):
 
         Target padding needs no mask: it is at the right, where the causal mask hides it.
         """
-        own, source = (None, None) if cache is None else cache
+        self_cache, cross_cache = (None, None) if cache is None else cache
 
         def cross_attention(y: Tensor) -> Tensor:
             # (N, T, D) -> (B, k * T, D): the k rows of a sentence become one, so its keys are read once.
             queries = y.reshape(memory.size(0), -1, y.size(2))
-            return self.cross_attention(queries, memory, memory_attn_mask, cache=source).view_as(y)
+            return self.cross_attention(queries, memory, memory_attn_mask, cache=cross_cache).view_as(y)
 
-        x = self.residuals[0](x, lambda y: self.self_attention(y, y, causal=True, cache=own))
+        x = self.residuals[0](x, lambda y: self.self_attention(y, y, causal=True, cache=self_cache))
         x = self.residuals[1](x, cross_attention)
         return self.residuals[2](x, self.feed_forward)
 
@@ -175,7 +175,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """tgt (N, T) ids, memory (B, S, D), its padding mask (B, S) -> states (N, T, D).
 
-        N is B, or B * beam_size with the hypotheses of a sentence in adjacent rows. `tgt` begins with <BOS>. With a
+        N is B * k: the k beams or samples of a sentence are in adjacent rows. `tgt` begins with <BOS>. With a
         cache, `tgt` holds only the tokens after those decoded so far; they are added to the cache.
         """
         past = 0 if cache is None else cache.length
@@ -191,11 +191,11 @@ class Transformer(nn.Module):
         """Encode src (B, S); return a cache with this memory and no tokens yet."""
         return DecoderCache(len(self.decoder), self.encode(src, src_key_padding_mask), src_key_padding_mask)
 
-    def step(self, tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
-        """Add tokens (N, 1) to the cache; return logits (N, V) of the next, and the cache."""
+    def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
+        """Add tokens (N, 1) to the cache; return the logits (N, V) of the next ones."""
         tokens = tokens.to(cache.memory.device)
         states = self.decode(tokens, cache.memory, cache.memory_key_padding_mask, cache=cache)
-        return self.projection(states[:, -1]), cache
+        return self.projection(states[:, -1])
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
         """src (B, S), tgt_in (B, T) -> logits (B, T, V). Training uses decode()."""
@@ -221,14 +221,14 @@ class _ByteDropout(torch.autograd.Function):
     """Dropout with fast masks on a CPU.
 
     torch draws one double per element on one thread. This function draws one byte per element, eight at a time, from
-    torch's own seeded generator, so runs are reproducible. The probability is rounded to a multiple of 1/256, not 0
-    (0.3 becomes 77/256), and the scale uses the rounded value.
+    torch's own seeded generator, so runs are reproducible. The probability is rounded to n/256 with n >= 1 (0.3
+    becomes 77/256), and the scale uses the rounded value.
     """
 
     @staticmethod
     def forward(ctx, x: Tensor, dropped: int) -> Tensor:  # type: ignore[no-untyped-def]
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-        # NumPy compares bytes, and torch converts them to numbers, far faster than torch handles booleans.
+        # In NumPy and as bytes, because comparisons and boolean masks are far slower in torch.
         keep = torch.from_numpy(words.numpy().view("u1")[: x.numel()] >= dropped).view(torch.uint8).view(x.shape)
         ctx.save_for_backward(keep)
         ctx.scale = 256 / (256 - dropped)

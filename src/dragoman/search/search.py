@@ -1,8 +1,8 @@
 """Search by a `step` function, independent of models and text.
 
-    step(tokens (N, 1), cache) -> logits (N, V), cache
+    step(tokens (N, 1), cache) -> logits (N, V)
 
-`cache.select(rows)`, all that is used of the cache, keeps these rows in this order. N = B * k: the k rows of a
+A step adds the tokens to the cache; `cache.select(rows)` keeps these rows, in this order. N = B * k: the k rows of a
 sentence, its beams or samples, are consecutive. Finished sentences leave the batch, and no sentence influences another.
 """
 
@@ -14,23 +14,21 @@ import torch
 from torch import Tensor
 
 from dragoman.config import SearchConfig
-from dragoman.errors import choose
 from dragoman.search import Hypothesis, Sentence
 from dragoman.special import BOS, EOS, PAD, UNK
 
 NEVER = (PAD, UNK, BOS)  # in no translation
 MIN_FINISHED = 1 / 8  # greedy, sample: finished sentences leave when they are this share of the batch
-# (next tokens (N, 1), cache) -> (logits (N, V) of those that follow, cache)
-Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+Step = Callable[[Tensor, Any], Tensor]  # (tokens (N, 1), cache) -> logits (N, V) of the next tokens
 
 
 def log_probabilities(logits: Tensor, *, first: bool) -> Tensor:
-    """fp32 log-softmax (N, V) over the permitted pieces; the others are -inf.
+    """fp32 log-softmax (N, V) over the permitted tokens; the others are -inf.
 
-    <EOS> is not permitted as the first piece, so that no translation is empty.
+    <EOS> is not permitted as the first token, so that no translation is empty.
     """
     allowed = logits.to(torch.float32, copy=True)
-    allowed[:, : EOS + 1 if first else EOS] = float("-inf")  # NEVER and, as the first piece, <EOS>
+    allowed[:, : EOS + 1 if first else EOS] = float("-inf")  # NEVER and, as the first token, <EOS>
     return allowed.log_softmax(dim=-1)
 
 
@@ -54,12 +52,11 @@ def plain_greedy(next_logits: Callable[[Tensor], Tensor], max_length: int) -> li
 
 def search(step: Step, cache: Any, sentences: Sequence[Sentence], config: SearchConfig) -> list[list[Hypothesis]]:
     """Return the hypotheses of the sentences of one batch; `cache` has no tokens yet."""
-    kind = choose("search.kind", config.kind, SEARCHES)
+    kind = SEARCHES[config.kind]
     state = kind(config, sentences)
     tokens = torch.full((len(sentences) * kind.width(config), 1), BOS)
     while len(tokens):
-        logits, cache = step(tokens, cache)
-        rows, tokens = state.advance(logits)
+        rows, tokens = state.advance(step(tokens, cache))
         if rows is not None:
             cache.select(rows)
     return state.hypotheses()
@@ -89,7 +86,7 @@ class Path:
 
 
 class Greedy:
-    """The most probable piece at each step; one hypothesis per sentence."""
+    """The most probable token at each step; one hypothesis per sentence."""
 
     @staticmethod
     def width(config: SearchConfig) -> int:
@@ -111,7 +108,7 @@ class Greedy:
         for path, token, log_prob in zip(rows, tokens[:, 0].tolist(), token_log_probs, strict=True):
             path.append(token, log_prob)
         self.first = False
-        # A sentence leaves when all its paths are finished; several leave at once, because that copies the cache.
+        # Finished sentences leave the batch several at a time, because each removal copies the cache.
         stays = [not all(path.finished for path in paths) for paths in self.in_batch]
         if any(stays) and stays.count(False) < len(stays) * MIN_FINISHED:
             return None, tokens
@@ -155,7 +152,7 @@ class Sample(Greedy):
 def warped(log_probs: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
     """Divide by the temperature, keep top_k and top_p, and renormalise.
 
-    top_k = 0 keeps all. top_p is nucleus sampling (Holtzman et al. 2020); the most probable piece always stays.
+    top_k = 0 keeps all. top_p is nucleus sampling (Holtzman et al. 2020); the most probable token always stays.
     """
     log_probs = log_probs / temperature
     if 0 < top_k < log_probs.size(-1):
@@ -175,7 +172,7 @@ class Beam:
     Each step ranks the 2k best continuations of the k beams of a sentence. Those among the first k that end (<EOS>, or
     the maximum length) become finished hypotheses; the best k that do not end become the next beams. A sentence is done
     when k hypotheses are finished, or at its maximum length. With length_penalty 0 it is done when n_best hypotheses
-    are finished and the first candidate was among them, because none can become better than the best.
+    are finished and one of them was ranked first when it ended: scores only fall, so no other can become better.
 
     The state: prefixes and token log-probs (B, k, t each), and cumulative log-probs (B, k).
     """
@@ -205,15 +202,15 @@ class Beam:
         ends = (self.prefixes[:, :, -1] == EOS) | last  # (B, 2k)
         for i, rank in (ends[:, :k] & self.cumulative[:, :k].isfinite()).nonzero().tolist():
             self._finish(i, rank)
-        # The best k that do not end: False sorts before True. One of the 2k at most ends for each of k beams.
+        # The best k that do not end (False sorts before True): each beam has at most one <EOS>, so k remain.
         beams = ends.int().argsort(dim=1, stable=True)[:, :k]
         done = torch.tensor([self._is_done(s) for s in self.sentences.tolist()]) | last[:, 0]
-        remaining = (~done).nonzero()  # (b, 1)
-        beams = beams[remaining[:, 0]]  # (b, k)
-        rows = (remaining * k + backpointers[remaining, beams]).flatten()  # of the cache: sentence * k + beam before
-        self.sentences = self.sentences[remaining[:, 0]]
-        self.prefixes, self.log_probs = self.prefixes[remaining, beams], self.log_probs[remaining, beams]
-        self.cumulative = self.cumulative[remaining, beams]
+        left = (~done).nonzero()  # (b, 1)
+        chosen = left, beams[left[:, 0]]  # indices of the next beams (b, k)
+        rows = (left * k + backpointers[chosen]).flatten()  # of the cache: sentence * k + old beam
+        self.sentences = self.sentences[left[:, 0]]
+        self.prefixes, self.log_probs = self.prefixes[chosen], self.log_probs[chosen]
+        self.cumulative = self.cumulative[chosen]
         return rows.to(logits.device), self.prefixes[:, :, -1].reshape(-1, 1).to(logits.device)
 
     def _extend(self, logits: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""HTTP application: LibreTranslate's endpoints, those of the page, and limits.
+"""HTTP application: endpoints of LibreTranslate and of the page, and limits.
 
 A text is split into lines, HTML into the texts between tags; they are translated in batches with those of other
 requests. Tags and the white space between lines are kept.
@@ -50,34 +50,34 @@ FORMATS: dict[str, tuple[re.Pattern[str], Callable[[str], str], Callable[[str], 
 }
 SUFFIXES = {".txt": "text", ".html": "html"}
 TRADITIONAL = "traditional Chinese: the model does not distinguish the scripts"
-MOST_SENTENCES = 20  # of a text, in the response of /explain
-MOST_PIECES = 128  # of a sentence that is explained; the response grows quadratically
-MOST_FILES = 20  # translated files kept in memory for downloads
-MOST_SECONDS = 30.0  # of a request
-MOST_REQUESTS = 256  # in progress
+MAX_SENTENCES = 20  # of a text, in the response of /explain
+MAX_PIECES = 128  # of a sentence that is explained; the response grows quadratically
+MAX_FILES = 20  # translated files kept in memory for downloads
+MAX_SECONDS = 30.0  # of a request
+MAX_REQUESTS = 256  # in progress
 
 
 def create_app(models: Sequence[Model], suggestions: Path, max_chars: int = 50_000, beam: int | None = None) -> FastAPI:
-    """Return the application; `beam` replaces the beam size of the bundles."""
+    """Return the application; `beam` replaces the beam size in /translate."""
     errors: dict[int | str, Any] = {"default": {"model": dict[str, str], "description": "error: a text"}}
     # No docs_url and redoc_url: FastAPI's pages of documentation load scripts from elsewhere.
     app = FastAPI(title="Dragoman", version=dragoman.__version__, docs_url=None, redoc_url=None, responses=errors)
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=["*"])
     for kind in (HTTPException, ValidationError, UserError, TimeoutError, ClientDisconnect, Exception):
-        app.add_exception_handler(kind, error_answer)
-    service, slots = Service(models, suggestions, max_chars, beam), asyncio.Semaphore(MOST_REQUESTS)
+        app.add_exception_handler(kind, error_response)
+    service, slots = Service(models, suggestions, max_chars, beam), asyncio.Semaphore(MAX_REQUESTS)
 
-    def post(path: str, kind: type[BaseModel], answer: Any, work: Callable[[Any], Awaitable[Any]]) -> None:
+    def post(path: str, kind: type[BaseModel], model: Any, handler: Callable[[Any], Awaitable[Any]]) -> None:
         """Add an endpoint, with a limit on the number and the time of requests."""
-        ways = [wire.MULTIPART] if kind is wire.Upload else [wire.JSON, wire.FORM]
-        body = {"requestBody": {"content": {way: {"schema": kind.model_json_schema()} for way in ways}}}
+        media = [wire.MULTIPART] if kind is wire.Upload else [wire.JSON, wire.FORM]
+        body = {"requestBody": {"content": {name: {"schema": kind.model_json_schema()} for name in media}}}
 
-        @app.post(path, response_model=answer, response_model_exclude_none=True, openapi_extra=body)
+        @app.post(path, response_model=model, response_model_exclude_none=True, openapi_extra=body)
         async def endpoint(request: Request) -> Any:
             if slots.locked():
-                raise HTTPException(429, f"Slowdown: {MOST_REQUESTS} requests are in progress. Try again later")
-            async with slots, asyncio.timeout(MOST_SECONDS):
-                return await work(await wire.parameters(kind, request, max_chars))
+                raise HTTPException(429, f"Slowdown: {MAX_REQUESTS} requests are in progress. Try again later")
+            async with slots, asyncio.timeout(MAX_SECONDS):
+                return await handler(await wire.parameters(kind, request, max_chars))
 
     post("/translate", wire.Translate, wire.Translated, service.translate)
     post("/translate_file", wire.Upload, dict[str, str], service.translate_file)
@@ -94,7 +94,7 @@ def create_app(models: Sequence[Model], suggestions: Path, max_chars: int = 50_0
     return app
 
 
-async def error_answer(request: Request, error: Exception) -> JSONResponse:
+async def error_response(request: Request, error: Exception) -> JSONResponse:
     """Return {"error": text}; for an internal error, without its details."""
     code, text = 400, str(error)
     if isinstance(error, HTTPException):
@@ -102,7 +102,7 @@ async def error_answer(request: Request, error: Exception) -> JSONResponse:
     elif isinstance(error, ValidationError):
         text = wire.problem(error)
     elif isinstance(error, TimeoutError):
-        code, text = 503, f"The translation took longer than {MOST_SECONDS:g} s. Send a shorter text"
+        code, text = 503, f"The translation took longer than {MAX_SECONDS:g} s. Send a shorter text"
     elif not isinstance(error, UserError):
         code, text = 500, "Internal server error"
     return JSONResponse({"error": text}, code, getattr(error, "headers", None))
@@ -113,7 +113,7 @@ class Service:
 
     def __init__(self, models: Sequence[Model], suggestions: Path, max_chars: int, beam: int | None) -> None:
         self.suggestions, self.max_chars, self.beam = suggestions, max_chars, beam
-        self.batches, self.files = Batches(self._run), deque[tuple[str, str]](maxlen=MOST_FILES)
+        self.batches, self.files = Batches(self._run), deque[tuple[str, str]](maxlen=MAX_FILES)
         pairs = [(direction, model) for model in models for direction in model.translator.bundle.directions]
         self.models = dict(pairs)
         if len(self.models) < len(pairs):
@@ -131,15 +131,15 @@ class Service:
 
     async def _translate(self, text: str, request: wire.Translate) -> dict[str, Any]:
         """Return the answer for one text: best translation, warnings, alternatives."""
-        pattern, read, write = FORMATS[request.format or "text"]
-        lines = [read(match["line"]) for match in pattern.finditer(text) if match["line"]]
+        pattern, unescape, escape = FORMATS[request.format or "text"]
+        lines = [unescape(match["line"]) for match in pattern.finditer(text) if match["line"]]
         visible, n_best = "\n".join(lines), request.alternatives + 1  # without the tags of HTML
         warnings, ranks = list[str](), [text]  # unchanged if it is in the target language already
         source, target = primary(self.source(request, visible)), primary(request.target)
         if source != target or target not in map(primary, self.known):
             direction = self.direction(request, visible)
             results = await self.batches.translate((direction, n_best), lines)
-            rows = [[write(hypothesis.text) for hypothesis in result.hypotheses] for result in results]
+            rows = [[escape(hypothesis.text) for hypothesis in result.hypotheses] for result in results]
             ranks = [fill(pattern, text, [row[min(rank, len(row) - 1)] for row in rows]) for rank in range(n_best)]
             warnings = [warning for result in results for warning in result.warnings]
             if any(map(is_traditional, (request.source, request.target))) and not any(map(is_traditional, direction)):
@@ -248,9 +248,9 @@ class Service:
         """Return the translator, the direction, and the first sentences to translate."""
         direction = self.direction(request, request.q)
         translator = self.models[direction].translator
-        longest = min(MOST_PIECES, translator.longest)
+        longest = min(MAX_PIECES, translator.longest)
         parts = sentences(request.q.strip(), translator.bundle.src_tokenizer, [], longest)
-        return translator, str(direction), [part.text for part in parts if part.ids][:MOST_SENTENCES]
+        return translator, str(direction), [part.text for part in parts if part.ids][:MAX_SENTENCES]
 
     def _run(self, options: tuple[Direction, int], texts: list[str]) -> list[Translation]:
         """Translate a batch with the newest loaded model."""
@@ -271,6 +271,6 @@ def spellings(language: str) -> list[str]:
 
 
 def fill(pattern: re.Pattern[str], text: str, lines: list[str]) -> str:
-    """Return the text with `lines` in place of its own."""
+    """Return `text` with its lines replaced by `lines`."""
     rest = iter(lines)
     return pattern.sub(lambda match: next(rest) if match["line"] else match[0], text)

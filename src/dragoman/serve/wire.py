@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from dragoman.errors import UserError
 
-MOST_BYTES = 2_000_000  # of a body
+MAX_BYTES = 2_000_000  # of a body
 Text = Annotated[str, Field(min_length=1)]
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 _OBJECT = TypeAdapter(dict[str, Any])
@@ -65,8 +65,8 @@ async def parameters(kind: type[BaseModel], request: Request, max_chars: int) ->
     received = bytearray()
     async for chunk in request.stream():
         received += chunk
-        if len(received) > MOST_BYTES:
-            raise HTTPException(413, f"Invalid request: the body exceeds {MOST_BYTES} bytes")
+        if len(received) > MAX_BYTES:
+            raise HTTPException(413, f"Invalid request: the body exceeds {MAX_BYTES} bytes")
     request._body = bytes(received)  # for request.form()
     fields, content_type = _texts(request.query_params), request.headers.get("content-type", "").lower()
     if content_type.startswith(JSON):

@@ -2,7 +2,7 @@
 
 A checkpoint is saved at the end of an optimizer step, or after the validation if one is due. It holds all state that
 the next step needs. On a CPU a resumed run is therefore bit by bit equal to an uninterrupted one, on the same machine
-with the same threads, versions and precision. Each save replaces last.ckpt atomically and keeps the old file as
+with the same threads, versions and precision. Each save writes a complete new last.ckpt and keeps the old file as
 last.ckpt.previous. A resumed run compares the files with the checksums in last.ckpt.sha256.
 """
 
@@ -34,14 +34,14 @@ BROADCAST_EVERY = 10
 
 
 class CheckpointIO(TorchCheckpointIO):
-    """Checkpoint I/O that replaces the file atomically and keeps the previous one."""
+    """Checkpoint I/O that writes a complete new file and keeps the previous one."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         sums = Path(path).with_name(SUMS)
         with files.replacing(Path(path), keep_previous=True) as file:
             torch.save(checkpoint, file)
             file.flush()
-            # Three checksums: if the process is killed before the renames, the disk still has the two older files.
+            # The new checksum and the two before: if the process is killed now, the two older files are on the disk.
             known = sums.read_text().split()[:2] if sums.exists() else []
             files.write(sums, "\n".join([files.sha256(Path(file.name)), *known, ""]).encode())
 
@@ -136,7 +136,7 @@ class CheckpointCallback(Callback):
         if trainer.world_size > 1 and trainer.global_step % BROADCAST_EVERY and not last:
             return
         due = time.monotonic() - self.saved > 60 * self.config.trainer.save_minutes
-        # Plan the steps after a quarter of the time, if no validation has: the schedule needs time to decay.
+        # Plan the steps after a quarter of the time, if no validation did: the schedule needs time to decay.
         quarter = self.progress.seconds > self.progress.max_seconds / 4
         # All ranks use the signal and the clock of rank 0, so that they stop at the same step.
         seen = self.signals.signum, self.progress.is_late, due, quarter
@@ -184,10 +184,10 @@ class CheckpointCallback(Callback):
 
     @rank_zero_only
     def keep(self, step: int) -> None:
-        """Save a snapshot; if no validation was better, also bundle and translations."""
+        """Save a snapshot; if this validation is the best, also bundle and translations."""
         self.snapshots.mkdir(exist_ok=True)
-        # named_parameters, unlike state_dict, has tied ones once.
-        weights = save(dict(self.module.best_model.named_parameters()))
+        # named_parameters, unlike state_dict, lists a tied parameter once.
+        weights = save(dict(self.module.eval_model.named_parameters()))
         files.write(self.snapshots / f"step-{step:09d}.safetensors", weights)
         for old in sorted(self.snapshots.glob("*.safetensors"))[: -self.config.trainer.keep_snapshots]:
             old.unlink()
@@ -201,7 +201,7 @@ class CheckpointCallback(Callback):
         meta = {"name": c.name, "validation": self.validation.best, "data": origin, "max_length": c.data.max_length}
         meta["usual_length"] = int(np.percentile(data.lengths[0], 99.9))
         trained = bundle.Bundle(
-            model=self.module.best_model,
+            model=self.module.eval_model,
             model_config=c.model,
             src_tokenizer=data.src_tokenizer,
             tgt_tokenizer=data.tgt_tokenizer,

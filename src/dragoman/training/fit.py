@@ -31,7 +31,7 @@ from dragoman.training.validation import ValidationCallback
 from dragoman.translation.export import export_bundle
 
 __all__ = ["Stopped", "fit", "preflight"]
-# Steps that `preflight` times. As many run before: the longest batches first, while memory and kernels settle.
+# Steps that `preflight` times, after as many for warm-up, which begin with the longest batches.
 STEPS = 15
 LIGHTNING_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -86,7 +86,7 @@ def _train(config: Config, run_dir: Path, metrics: dict[str, Any], signals: Stop
 
 
 def _fit(trainer: Trainer, module: TranslationModule, data: TranslationData, **options: Any) -> None:
-    """Train. Raises UserError if a batch needs more memory than there is."""
+    """Train. Raises UserError if a batch needs more memory than a GPU has."""
     try:
         trainer.fit(module, datamodule=data, **options)
     except torch.OutOfMemoryError as error:
@@ -97,7 +97,7 @@ def _fit(trainer: Trainer, module: TranslationModule, data: TranslationData, **o
 
 
 def _finish(trainer: Trainer, saver: CheckpointCallback) -> None:
-    """Write the CTranslate2 export; print the result."""
+    """Log the settings, print the result, write the CTranslate2 export."""
     validation, folder, init_from = saver.validation, saver.run_dir / "bundle", saver.config.init_from
     best, history = validation.best or {}, validation.history
     log_settings(trainer, saver.config, {name: best[name] for name in validation.scores})
@@ -115,7 +115,7 @@ def _finish(trainer: Trainer, saver: CheckpointCallback) -> None:
 
 
 def resolve(config: Config) -> Config:
-    """Check names, apply `init_from`, resolve accelerator and precision."""
+    """Check names (by a model without memory), apply `init_from`, resolve hardware."""
     config = adapted(config)
     choose("training.schedule", config.training.schedule, SCHEDULES)
     choose("training.optimizer", config.training.optimizer, OPTIMIZERS)

@@ -25,7 +25,7 @@ _MIN_PROBABILITY = 0.02  # less probable translations are noise
 
 
 def adapted(config: Config) -> Config:
-    """Take vocabulary and model settings, but dropouts, from `init_from` if it is set."""
+    """Take vocabulary and model settings from `init_from`, if set, but not dropouts."""
     if config.init_from is None:
         return config
     info = huggingface.load(Path(config.init_from))
@@ -65,7 +65,7 @@ def set_initial_weights(config: Config, data: TranslationData, module: Translati
         # A piece stays possible if either model could produce it.
         torch.maximum(weights["projection.bias"], model.projection.bias, out=weights["projection.bias"])
         model.load_state_dict(weights)
-        module.best_model.load_state_dict(weights)
+        module.eval_model.load_state_dict(weights)
     elif init == "lexicon":
         return {"vectors": start_from_lexicon(model, data)}
     elif init is not None:
@@ -110,15 +110,15 @@ def lexicon(ids: Ragged, *, tgt_size: int, joint: bool) -> tuple[np.ndarray, np.
     n_pairs = len(ids) // 2
     pairs = np.random.default_rng(1).choice(n_pairs, min(n_pairs, _MAX_PAIRS), replace=False)
     lengths = np.diff(ids.offsets)
-    n_links = np.cumsum((lengths[2 * pairs] + 1) * lengths[2 * pairs + 1])
-    pairs = np.sort(pairs[n_links <= max(_MAX_LINKS, n_links[0])])
+    total = np.cumsum((lengths[2 * pairs] + 1) * lengths[2 * pairs + 1])  # links of the first pairs
+    pairs = np.sort(pairs[total <= max(_MAX_LINKS, total[0])])
     n_src, n_tgt = lengths[2 * pairs], lengths[2 * pairs + 1]
     src, tgt = (np.concatenate([ids[row] for row in 2 * pairs + side]) for side in (0, 1))
     # Each target piece of a pair is linked to each of its source pieces and to PAD, which stands for Model 1's NULL
     # word. `positions` are indices into all targets, concatenated.
     pieces = np.insert(src.astype(np.int64), np.cumsum(n_src), PAD)
     first, n_links = np.repeat(np.cumsum(n_tgt) - n_tgt, n_src + 1), np.repeat(n_tgt, n_src + 1)
-    shifts = first - np.cumsum(n_links) + n_links
+    shifts = first - np.cumsum(n_links) + n_links  # position of a link's target - number of the link
     sources, positions = np.repeat(pieces, n_links), np.arange(n_links.sum()) + np.repeat(shifts, n_links)
     keys, entries = np.unique(sources * tgt_size + tgt[positions], return_inverse=True)
     sources, targets = np.divmod(keys, tgt_size)

@@ -36,7 +36,7 @@ SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
 }
 
 # name -> function (parameter groups, settings, Lightning's precision) -> optimizer. The first group holds the layers'
-# matrices. In fp16 no step is fused: it would unscale the gradients itself, which is too late for clipping.
+# matrices. In fp16 no step is fused: a fused step unscales the gradients itself, after clipping.
 OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], TrainingConfig, str], Optimizer]] = {
     "adamw": lambda groups, c, precision: torch.optim.AdamW(groups, **_adam(c, precision)),
     "muon": lambda groups, c, precision: Muon(groups, bf16=precision == "bf16-mixed", **_adam(c, precision)),
@@ -140,13 +140,13 @@ class TranslationModule(LightningModule):
         self.tokens, self.sums = 0, torch.zeros(2)
         # (loss sum, nll sum, tokens, gradient norm) on the device, and the learning rate, of the last optimizer step
         self._last: tuple[Tensor, float] | None = None
-        # skipped steps; those in a row; the gradient norm at the last (0 once reported). A buffer: checkpoints save it
+        # skipped steps, those in a row, gradient norm of the last (0 if reported); a buffer, so checkpoints save it
         self.skips: Tensor
         self.register_buffer("skips", torch.zeros(3))
         self._states = torch.compile(self._forward, dynamic=True) if compile else self._forward
 
     @property
-    def best_model(self) -> Transformer:
+    def eval_model(self) -> Transformer:
         """The weights to validate and to save: the averages, if there are any."""
         return self.model if self.averaged is None else self.averaged
 
@@ -195,7 +195,7 @@ class TranslationModule(LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Average gradients over tokens, clip, set the learning rate; without GPU sync."""
+        """Average gradients over tokens, clip, set the learning rate, skip bad steps."""
         c, step = self.config, self.trainer.global_step + 1
         sums = torch.cat([self.sums, self.sums.new_full((1,), self.tokens)])
         tokens: float | Tensor = self.tokens
@@ -245,7 +245,7 @@ class TranslationModule(LightningModule):
         self.validation_sums = torch.zeros(2, dtype=torch.float64)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        model = self.best_model
+        model = self.eval_model
         _, nll = self._loss(self._forward(batch, model), model)
         self.validation_sums += torch.tensor([float(nll), batch.n_tokens])
 
@@ -256,9 +256,13 @@ class TranslationModule(LightningModule):
 
     def configure_optimizers(self) -> Optimizer:
         """Build the optimizer; weight decay applies to the matrices of the layers."""
-        groups: list[dict[str, Any]] = [{"params": [], "weight_decay": x} for x in (self.config.weight_decay, 0.0)]
+        matrices, others = list[Tensor](), list[Tensor]()
         for name, parameter in self.model.named_parameters():
             in_layer = name.startswith(("encoder.", "decoder.")) and name.endswith(".weight")
             if parameter.requires_grad:
-                groups[not in_layer or parameter.dim() < 2]["params"].append(parameter)
+                (matrices if in_layer and parameter.dim() > 1 else others).append(parameter)
+        groups = [
+            {"params": matrices, "weight_decay": self.config.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
         return OPTIMIZERS[self.config.optimizer](groups, self.config, str(self.trainer.precision))

@@ -41,10 +41,10 @@ class Muon(torch.optim.AdamW):
             p.grad = None  # AdamW leaves p out
             # Transposed if wide. `weight` is a view, so p changes in place.
             weight, direction = (x if len(p) >= p.size(1) else x.mT for x in (p, direction))
-            shape = next(n for n in range(_ROWS, 0, -1) if len(weight) % n == 0), weight.size(1)
-            update = orthogonalize(direction.reshape(-1, *shape).to(self.dtype)).reshape(weight.shape)
+            rows, columns = next(n for n in range(_ROWS, 0, -1) if len(weight) % n == 0), weight.size(1)
+            update = orthogonalize(direction.reshape(-1, rows, columns).to(self.dtype)).reshape(weight.shape)
             weight *= 1 - rate * group["weight_decay"]
-            weight -= update * (rate * 0.2 * math.sqrt(max(shape)))
+            weight -= update * (rate * 0.2 * math.sqrt(max(rows, columns)))
         super().step()
         return loss
 

@@ -25,10 +25,10 @@ from dragoman import files
 from dragoman.config import Config
 from dragoman.errors import UserError
 
-# Settings that may differ between two starts of one run: its length, what it logs and saves, where its files are.
+# Settings that may differ between two starts of one run: its length, what it logs and saves, and where its files are.
 MAY_CHANGE = {
-    "trainer.max_steps", "trainer.max_time", "trainer.log_every", "trainer.loggers", "trainer.validate_every",
-    "trainer.samples", "trainer.save_minutes", "data.workers", "data.root", "data.cache", "run_dir",
+    "trainer.max_steps", "trainer.max_time", "trainer.samples", "trainer.loggers", "trainer.validate_every", "run_dir",
+    "trainer.log_every", "trainer.save_minutes", "trainer.keep_snapshots", "data.workers", "data.root", "data.cache",
 }  # fmt: skip
 CPUINFO = Path("/proc/cpuinfo").read_text(errors="replace") if os.path.exists("/proc/cpuinfo") else ""
 LIBC = ctypes.CDLL(None)  # glibc on Linux
@@ -36,7 +36,7 @@ LOCK_SECONDS = 12.0  # worker processes of a killed run hold its lock until they
 
 
 def is_first() -> bool:
-    """Whether this is rank 0, the only process that writes."""
+    """Whether this process is rank 0, which writes the results of the run."""
     return not getattr(rank_zero_only, "rank", 0)
 
 
@@ -110,7 +110,7 @@ def accelerator_for(choice: str, devices: int) -> str:
     if choice == "auto":
         choice = "gpu" if n_gpus else "mps" if torch.backends.mps.is_available() else "cpu"
     if choice == "gpu" and devices > n_gpus:
-        raise UserError(f"trainer.devices={devices}: torch finds {n_gpus} GPUs. Set trainer.accelerator=cpu, or fewer")
+        raise UserError(f"trainer.devices={devices}: torch finds {n_gpus} GPUs. Use fewer, or trainer.accelerator=cpu")
     return choice
 
 

@@ -48,7 +48,7 @@ class ValidationCallback(Callback):
         check_choice("training.monitor", self.monitor, ["loss", *self.columns])
         encoded = data.src_tokenizer.encode_batch([pair.src for pair in self.pairs])
         tags = [data.src_tokenizer.tag(direction.tgt) for direction in self.directions]
-        # Truncated, one id being <EOS>: the search for a very long one takes minutes, its attention maps gigabytes.
+        # Truncated (<EOS> is added later): a very long source takes minutes to search, and its maps gigabytes.
         self.sources = [[*tags[i % n], *ids][: config.data.longest - 1] for i, ids in enumerate(encoded)]
         self.history: list[Record] = []
         self.hypotheses: list[str] = []  # of the last validation
@@ -92,14 +92,14 @@ class ValidationCallback(Callback):
         return {str(to): {name: rows[i::n] for name, rows in columns.items()} for i, to in enumerate(self.directions)}
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        self.hypotheses = self._translate(trainer, pl_module.best_model)
+        self.hypotheses = self._translate(trainer, pl_module.eval_model)
         record = {"step": trainer.global_step, "loss": pl_module.validation_loss(), **self._score()}
         self.history.append(record)
         if not trainer.is_global_zero:
             return
         report(self._summary(record))
         if self.n_samples and trainer.loggers:
-            self._show_samples(trainer, pl_module.best_model)
+            self._show_samples(trainer, pl_module.eval_model)
         scalars = {name: record[name] for name in ("loss", *self.columns)}
         scalars["perplexity"] = math.exp(min(50.0, record["loss"]))
         for logger in trainer.loggers:

@@ -64,13 +64,13 @@ class CTranslate2Engine:
         search: SearchConfig,
         *,
         batch_tokens: int = 4096,
-        lines: Sequence[int] | None = None,
+        numbers: Sequence[int] | None = None,
         scored: bool = True,
         progress: Callable[[int], object] = lambda n_sentences: None,
     ) -> list[list[Hypothesis]]:
         """Translate like engine.translate_ids, but without token_scores.
 
-        There are scores if `scored`. `lines` is unused: there is no sampling.
+        There are scores if `scored`. `numbers` is unused: there is no sampling.
         """
         check_choice("search.kind", search.kind, SEARCHES)
         caps = [search.max_length(len(source), self.positions) for source in sources]

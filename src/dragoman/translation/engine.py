@@ -1,7 +1,6 @@
 """Torch engine: ids -> ids, log-probs and vectors, in batches by length.
 
-The precision is the caller's: all computations follow torch.autocast where it is on. A function that computes with
-the model puts it into evaluation mode.
+The caller chooses the precision, by torch.autocast. Functions that compute with the model put it into evaluation mode.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.search import Hypothesis, Sentence
 from dragoman.search.search import SEARCHES, search
 
-_MOST_WORKERS = 4  # more would wait for Python's global lock
+_MAX_WORKERS = 4  # more would wait for Python's global lock
 Ids = Sequence[Sequence[int]]  # of sentences, without <EOS>
 
 
@@ -30,37 +29,37 @@ def translate_ids(
     config: SearchConfig,
     *,
     batch_tokens: int = 4096,
-    lines: Sequence[int] | None = None,
+    numbers: Sequence[int] | None = None,
     progress: Callable[[int], object] = lambda n_sentences: None,
 ) -> list[list[Hypothesis]]:
     """Source ids without <EOS> -> the n_best hypotheses of each, best first.
 
-    `batch_tokens` bounds (rows of the search) x (longest source) of a batch. `lines` are the sentences' numbers in
-    the whole input (default: 0, 1, 2 ...), which seed sampling. `progress` is called with the number of sentences
+    `batch_tokens` bounds (rows of the search) x (longest source) of a batch. `numbers` are those of the sentences
+    in the whole input (default: 0, 1, 2 ...); they seed sampling. `progress` is called with the number of sentences
     done so far.
     """
-    lines = range(len(sources)) if lines is None else lines
+    numbers = range(len(sources)) if numbers is None else numbers
     device = model.eval().projection.weight.device
     width = choose("search.kind", config.kind, SEARCHES).width(config)
     batches = length_batches([len(source) + 1 for source in sources], batch_tokens, beam=width)  # with <EOS>
     # Threads that share the small products of one batch wait for each other more than they compute.
     n_threads = torch.get_num_threads()
-    n_workers = max(1, min(n_threads, len(batches), _MOST_WORKERS)) if device.type == "cpu" else 1
+    n_workers = max(1, min(n_threads, len(batches), _MAX_WORKERS)) if device.type == "cpu" else 1
     autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
-    # `weight` holds only the pieces that a translation can have. Autocast would cast a plain tensor at each step. In
-    # fp32 a CPU multiplies a few rows in less time by a matrix that is stored by columns.
+    # `weight` has only the rows of possible pieces. It is a Parameter, because autocast keeps its casts of parameters
+    # only; in fp32 it is stored by columns, because a CPU then multiplies a few rows in less time.
     ids = model.possible
     kept, bias = (x[ids] for x in model.projection.parameters())
     weight = nn.Parameter(kept if autocast[0] else kept.T.contiguous().T)
 
-    def step(tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
+    def step(tokens: Tensor, cache: DecoderCache) -> Tensor:
         states = model.decode(ids[tokens], cache.memory, cache.memory_key_padding_mask, cache=cache)
-        return F.linear(states[:, -1], weight, bias), cache
+        return F.linear(states[:, -1], weight, bias)
 
     def translate(batch: list[int]) -> list[list[Hypothesis]]:
         inputs = collate([sources[i] for i in batch], [[]] * len(batch))
         padding = inputs.src_key_padding_mask
-        sentences = [Sentence(lines[i], config.max_length(len(sources[i]), model.max_positions)) for i in batch]
+        sentences = [Sentence(numbers[i], config.max_length(len(sources[i]), model.max_positions)) for i in batch]
         # Autocast and grad mode are set per thread. Unlike inference_mode, no_grad lets autocast cast each weight once.
         with torch.no_grad(), torch.autocast(device.type, autocast[1], enabled=autocast[0]):
             cache = model.begin(inputs.src.to(device), padding.to(device) if padding.any() else None)
@@ -71,7 +70,7 @@ def translate_ids(
     torch.set_num_threads(n_threads // n_workers)
     try:
         with ThreadPoolExecutor(n_workers) as pool:
-            # CUDA's current device is set per thread.
+            # On a GPU `map`: CUDA's current device is set per thread.
             for batch, rows in zip(batches, (pool.map if n_workers > 1 else map)(translate, batches), strict=True):
                 results.update(zip(batch, rows, strict=True))
                 progress(len(results))

@@ -13,10 +13,10 @@ from dragoman.languages import Direction, is_unspaced, length, reads
 from dragoman.search import Hypothesis
 from dragoman.special import EOS
 
-# A sentence with more characters per allowed piece is split before encoding, so that no encoded text is very long.
-_CHARS_PER_PIECE = 4
+# A sentence of more characters per allowed piece is split before it is encoded, to bound the work.
+_CHARS_PER_PIECE = 16
 MAX_RATIO, GRACE = 3.0, 20  # of lengths; GRACE letters are added to the shorter side
-# Two letters or more four times in a row, in the translation; in the source one is enough. A repetition begins at the
+# Two letters or more (in the source: one or more), four times in a row. A repetition begins at the
 # beginning of a word, because a search from every letter would take much longer.
 _LOOP = re.compile(r"(?<![a-z])(\w[^.!?。！？]{0,60}?\w)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
 _SOURCE_LOOP = re.compile(r"(\w.{0,60}?)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
@@ -33,7 +33,7 @@ _PLAIN = str.maketrans("’‘“”–—", "''\"\"--")  # for characters that 
 class Candidate:
     """One translation of a line.
 
-    score: sum of log-probs / length^length_penalty of each sentence, added up over the sentences.
+    score: sum over the sentences of (sum of log-probs / length^length_penalty).
     tokens: the pieces of all sentences, each with <EOS> if it was reached.
     token_scores: log-probs of the tokens, in nats. CTranslate2 gives none, and its tokens lack <EOS>.
     """
@@ -94,14 +94,14 @@ def _parts(text: str, tokenizer: Tokenizer) -> Iterator[tuple[str, bool]]:
             continue
         if " " in part and 2 * sum(map(str.isupper, part)) > len(part):
             part = part.capitalize()
-        for plain in _without_symbols(part.strip(), tokenizer):
+        for plain in filter(None, _without_symbols(part.strip(), tokenizer)):
             yield plain, not any(map(str.isalnum, plain))
 
 
 def _without_symbols(text: str, tokenizer: Tokenizer) -> list[str]:
     """Split a sentence around the symbols, such as emoji, that the vocabulary lacks.
 
-    ２ and ％ become 2 and % if it has only these. A last mark stays with its sentence: 好吃👍！ -> 好吃！ 👍
+    ２ and ％ become 2 and % if it lacks them. Final punctuation stays in its sentence: 好吃👍！ -> 好吃！ 👍
     """
     if not any(map(str.isalnum, text)) or not _in_bytes(tokenizer, text):
         return [text]
@@ -131,7 +131,7 @@ def _candidate(
 ) -> Candidate:
     """Join hypothesis `rank` of each sentence, or its last one if it has fewer."""
     text = space = ""
-    joint = "" if is_unspaced(direction.tgt) else " "
+    separator = "" if is_unspaced(direction.tgt) else " "
     score, tokens, token_scores = 0.0, [], []
     for sentence, hypotheses in parts:
         translation = sentence.text
@@ -143,14 +143,14 @@ def _candidate(
             tokens += tokenizer.pieces([*ids, EOS] if len(own_scores) > len(ids) else ids)
             token_scores += own_scores
         if text and translation:
-            text += space if "\n" in space else joint
+            text += space if "\n" in space else separator
         text += translation
         space = sentence.space
     return Candidate(text, score, tokens, token_scores)
 
 
 def warnings(source: str, translation: str, direction: Direction, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield `kind` or `kind: details` per matching rule; no words, no warnings."""
+    """Yield `kind` or `kind: details` per matching rule, if the source has words."""
     if not _bare(source):
         return
     if (loop := _LOOP.search(translation)) and not _SOURCE_LOOP.search(source):
@@ -163,16 +163,16 @@ def warnings(source: str, translation: str, direction: Direction, tokenizer: Tok
         yield "copy of the source"
     if not reads(direction.src, source) and _n_words(source) > MAX_NAME_WORDS:
         yield f"source not written in the script of '{direction.src}'"
-    # The whole line first: most lines need no look at each character.
+    # The whole line is tested first, because most lines have no unknown character.
     letters = list(filter(str.isalpha, dict.fromkeys(source))) if _in_bytes(tokenizer, source) else []
     if unknown := [letter for letter in letters if _in_bytes(tokenizer, letter)]:
         yield f"characters outside the vocabulary: {''.join(unknown[:10])}"
     digits = re.sub(r"(?<=\d)[ ,](?=\d)", "", translation)
-    if lost := [number for number in re.findall(r"\d{7,}(?<!000)", source) if number not in digits]:
+    if lost := [number for number in re.findall(r"\d{7,}+(?<!000)", source) if number not in digits]:
         yield f"changed number: {lost[0]}"
     shorter, longer = sorted(map(length, (source, translation)))
     if longer > MAX_RATIO * (shorter + GRACE):
-        yield "unusual length"
+        yield f"unusual length: much {'longer' if length(translation) == longer else 'shorter'} than the source"
 
 
 def _bare(text: str) -> str:

@@ -117,7 +117,7 @@ class Translator:
             window = [list(sentences(text.strip(), tokenizer, tag, self.longest)) for text in texts]
             sources = [sentence.ids for line in window for sentence in line if sentence.ids]
             numbers = range(n_sentences, n_sentences + len(sources))
-            results = iter(translate(sources, search, batch_tokens=batch_tokens, lines=numbers, progress=report))
+            results = iter(translate(sources, search, batch_tokens=batch_tokens, numbers=numbers, progress=report))
             for line in window:
                 yield join([(sentence, next(results) if sentence.ids else []) for sentence in line], to, self.bundle)
             n_lines, n_sentences = n_lines + len(window), n_sentences + len(sources)
@@ -173,6 +173,11 @@ def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CT
             return None
         raise UserError(f"--device {device}: CTranslate2 is supported on the CPU only. Use --engine torch")
     try:
+        if engine == device == "auto":
+            import ctranslate2
+
+            if ctranslate2.get_cuda_device_count():
+                return None
         if folder.resolve() in bundles.included() and not export_of(folder).is_dir():
             from dragoman.translation.export import export_bundle
 
@@ -180,13 +185,8 @@ def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CT
             export_bundle(folder)
         if engine == "auto" and not export_of(folder).is_dir():
             return None
-        if engine == device == "auto":
-            import ctranslate2
-
-            if ctranslate2.get_cuda_device_count():
-                return None
         return CTranslate2Engine.load(folder, info)
-    # It is not installed, or the cache folder cannot be written.
+    # It is not installed, the export is unsuitable, or the cache folder cannot be written.
     except (UserError, ImportError, OSError) as error:
         if engine == "ctranslate2":
             raise
