@@ -51,7 +51,7 @@ translate: $(STAMP)  ## translate with the newest model: make translate TEXT="�
 	@test -n "$$TEXT" || { echo 'error: say what to translate: make translate TEXT="好久不见"' >&2; exit 2; }
 	@$(PY) translate.py -- "$$TEXT"
 
-serve: $(STAMP)  ## serve the newest model, or the included ones: a page and LibreTranslate's interface (ARGS="--port 8000")
+serve: $(STAMP)  ## serve the newest model, and the included ones for other directions: a page and LibreTranslate's interface (ARGS="--port 8000")
 	@$(PY) scripts/serve.py $(ARGS)
 
 test: $(DEV_STAMP)  ## run the fast tests: two to three minutes

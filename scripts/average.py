@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
     result.model.load_state_dict(mean, strict=False)  # tied parameters appear under their first name
     if paths != [Path(source)]:
         result.meta.pop("validation", None)  # the scores of other weights
-        result.meta["average_of"] = [path.name for path in paths]
+        result.meta["average_of"] = list(map(str, paths))
     bundle.save(result, args.output, dtype="float16" if args.half else "float32")
     print(f"the mean of {len(paths)}: {args.output}")
 

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
     if args.src_path or args.tgt_path:
         corpora.append(CorpusConfig(src_path=args.src_path, tgt_path=args.tgt_path))
     config = DataConfig(src=args.src, tgt=args.tgt, root=args.root, corpora=corpora)
-    name = args.output or f"doctor_{'_'.join(corpus.part for corpus in corpora)}.html"
+    name = args.output or f"doctor_{'_'.join(corpus.short_name for corpus in corpora)}.html"
     html, plain = (str(Path(name).with_suffix(suffix)) for suffix in (".html", ".json"))
     # Opened before the work: a file that cannot be written is reported at once.
     with cli.new_file(html, overwrite=args.overwrite) as web, cli.new_file(plain, overwrite=args.overwrite) as data:

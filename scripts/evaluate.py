@@ -94,16 +94,18 @@ def parse(parser: cli.Parser, argv: list[str]) -> argparse.Namespace:
 
 
 def run_challenge(args: argparse.Namespace, translator: Translator, folder: Path) -> None:
-    """Translate the challenge set, print the passed sentences, save the translations."""
+    """Translate the challenge set, print how many pass, save the translations."""
     direction = args.direction or str(translator.bundle.directions[0])
     path = Path(args.challenge) if args.challenge else files.included(f"data/challenge/{direction}.tsv")
     if not path.is_file():
-        raise UserError(f"{path}: no such challenge set. The included one is for zh_en; name a FILE")
+        raise UserError(f"{path}: no such challenge set. There is one for zh_en only: write your own and name the FILE")
     output = Path(args.output) if args.output else folder / f"challenge-{path.stem}"
     passed = challenge(translator, path, output, cli.search_config(args, translator.bundle.search), direction=direction)
     table = Table("phenomenon", "passed", "sentences", "share", title=f"{path.stem} challenge set")
-    for name, (right, every) in passed.items():
-        table.add_row(name, str(right), str(every), f"{right / every:.0%}", end_section=name == list(passed)[-2])
+    for name, (n_passed, n_total) in passed.items():
+        table.add_row(
+            name, str(n_passed), str(n_total), f"{n_passed / n_total:.0%}", end_section=name == list(passed)[-2]
+        )
     Console().print(table)
     print(f"translations: {output}")
 
@@ -124,7 +126,7 @@ def test_set_of(args: argparse.Namespace, translator: Translator, run: Path) -> 
     columns = {"src_column": args.src_column, "tgt_column": args.tgt_column}
     corpus = CorpusConfig(path=args.corpus, name=args.name, **columns)
     pairs = testsets.of_corpus(corpus, args.split, direction, directions[0], args.root)
-    return f"{corpus.part}-{args.split}", pairs, direction
+    return f"{corpus.short_name}-{args.split}", pairs, direction
 
 
 def in_script(pairs: Sequence[Pair], script: str, direction: Direction) -> list[Pair]:

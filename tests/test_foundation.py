@@ -216,4 +216,4 @@ class TestConfig:
         assert compose(["trainer.max_time=00:01:02:03"]).trainer.max_seconds == 3723
         assert SearchConfig(max_length_a=2, max_length_b=5).max_length(10) == 25
         corpus = CorpusConfig(path="Helsinki-NLP/opus-100", name="en-zh")
-        assert (corpus.label, corpus.part) == ("Helsinki-NLP/opus-100 (en-zh)", "opus-100")
+        assert (corpus.label, corpus.short_name) == ("Helsinki-NLP/opus-100 (en-zh)", "opus-100")

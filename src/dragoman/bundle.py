@@ -1,6 +1,6 @@
 """Bundle: a trained model on disk, a folder of plain data.
 
-Translation and export read only this folder of a run.
+Translation reads only this folder of a run.
 
     model.safetensors   all parameters in float32 or float16, a tied matrix once
     config.json         format_version, languages, directions, sizes, model and search settings, provenance
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 WEIGHTS, CONFIG, CARD, MANIFEST = "model.safetensors", "config.json", "README.md", "manifest.json"
 # Fields of config.json that are no fields of BundleInfo; the sizes are there only for people to read.
-_NOT_DESCRIBED = ("format_version", "model", "src_vocab_size", "tgt_vocab_size", "joint")
-_PRACTICE_RUNS = ("smoke", "copy")  # names of runs that only test the program
+_NOT_IN_INFO = ("format_version", "model", "src_vocab_size", "tgt_vocab_size", "joint")
+_TEST_RUNS = ("smoke", "copy")  # names of runs that only test the program
 log = logging.getLogger(__name__)
 
 
@@ -119,7 +119,7 @@ def info_from_json(data: dict[str, Any], tokenizers: Sequence[Tokenizer], path: 
     version = data.get("format_version")
     if version != FORMAT_VERSION:
         raise UserError(f"{path}: format_version is not {FORMAT_VERSION} (found {version}). Update Dragoman")
-    settings = {name: value for name, value in data.items() if name not in _NOT_DESCRIBED}
+    settings = {name: value for name, value in data.items() if name not in _NOT_IN_INFO}
     settings |= {"model_config": data["model"], "src_tokenizer": tokenizers[0], "tgt_tokenizer": tokenizers[-1]}
     return from_json(BundleInfo, settings, str(path))
 
@@ -127,7 +127,8 @@ def info_from_json(data: dict[str, Any], tokenizers: Sequence[Tokenizer], path: 
 def locate(folder: Path) -> Path:
     """Return the bundle folder of the run at `folder`, or `folder` itself."""
     folder = folder if folder.name else folder.absolute()  # "."
-    folder = files.included(str(folder)) if folder.parts[:2] == ("data", "pretrained") else folder
+    is_included = folder.parts[:2] == ("data", "pretrained") and not folder.exists()
+    folder = files.included(str(folder)) if is_included else folder
     inner = files.current(folder / "bundle")
     return inner if inner.is_dir() else files.current(folder)
 
@@ -143,7 +144,7 @@ def evaluations(folder: Path) -> Path:
 
 def included() -> list[Path]:
     """Return the bundles that come with Dragoman."""
-    return sorted(path.parent for path in files.included("data/pretrained").glob(f"*/{CONFIG}"))
+    return sorted(path.parent.resolve() for path in files.included("data/pretrained").glob(f"*/{CONFIG}"))
 
 
 def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this input") -> Path:
@@ -151,7 +152,7 @@ def newest(runs: Path, fits: Callable[[Direction], bool], wanted: str = "this in
 
     Without one, an included bundle is returned.
     """
-    paths = (files.current(run / "bundle") / CONFIG for run in runs.glob("*") if run.name not in _PRACTICE_RUNS)
+    paths = (files.current(run / "bundle") / CONFIG for run in runs.glob("*") if run.name not in _TEST_RUNS)
     trained = sorted(filter(Path.is_file, paths), key=lambda path: path.stat().st_mtime, reverse=True)
     others = []
     for folder in [*(path.parent for path in trained), *included()]:
@@ -237,7 +238,7 @@ def _fill(folder: Path, bundle: Bundle, tensors: dict[str, "Tensor"]) -> None:
     # Not `save_file`: on a full disk it raises an error that is no OSError.
     (folder / WEIGHTS).write_bytes(serialize(tensors, metadata={"format": "pt"}))
     template = jinja2.Template(Path(__file__).with_name("bundle_card.md.j2").read_text("utf-8"))
-    n_parameters = sum(tensor.numel() for tensor in tensors.values())
+    n_parameters = sum(tensor.numel() for name, tensor in tensors.items() if name != "projection.bias")  # 0 or -1e9
     card = template.render(bundle=bundle, meta=bundle.meta, n_parameters=n_parameters)
     (folder / CARD).write_text(card + "\n", encoding="utf-8")
     manifest = {"format_version": FORMAT_VERSION, "files": entries(folder)}

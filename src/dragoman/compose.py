@@ -54,13 +54,14 @@ def sweep(overrides: list[str]) -> list[list[str]]:
     except HydraException as error:
         raise UserError(_explain(error, overrides)) from None
     fixed = [text for each, text in zip(parsed, overrides, strict=True) if not each.is_sweep_override()]
-    # Keys that are not repeated in the name.
-    named = {"name"} if any(text.startswith("name=") for text in fixed) else {"name", "experiment"}
+    omitted = {"name"} if any(text.startswith("name=") for text in fixed) else {"name", "experiment"}
     runs = []
     for values in itertools.product(*swept.values()):
         settings = dict(zip(swept, values, strict=True))
         run = [*fixed, *(f"{key}={value}" for key, value in settings.items())]
-        parts = [f"{key.split('.')[-1]}={value}" for key, value in settings.items() if key not in named]
+        parts = [
+            f"{key.split('.')[-1]}={value}" for key, value in settings.items() if key not in omitted
+        ]  # of the name
         name = re.sub(r"[^\w.=-]+", "-", "_".join([compose(run).name, *parts]))
         runs.append([*run, f"name='{name}'"])
     return runs

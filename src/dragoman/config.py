@@ -26,7 +26,7 @@ def number(default: float | None, lowest: float, highest: float = 1e12) -> Any:
 
 
 def one_of(*choices: str) -> Any:
-    """A switch; the first choice is the default."""
+    """A choice; the first one is the default."""
     return field(default=choices[0], metadata={"choices": choices})
 
 
@@ -48,7 +48,7 @@ class Section:
                 lowest, highest = setting.metadata["bounds"]
                 # The comparison is false for NaN too.
                 if not lowest <= value <= highest:
-                    allowed = f"at least {lowest:,}" if highest >= 1e9 else f"from {lowest:,} to {highest:,}"
+                    allowed = f"at least {lowest:,}" if highest >= 1e12 else f"from {lowest:,} to {highest:,}"
                     raise UserError(f"{key}={value}: must be {allowed}")
 
 
@@ -57,7 +57,7 @@ class TokenizerConfig(Section, prefix="data.tokenizer."):
     """Settings of the tokenizer."""
 
     kind: str = "bpe"  # data/tokenizer.py: KINDS
-    # Per vocabulary; the 256 bytes and 4 special ids are part of it. Default: by the corpus, see data/tokenizer.py
+    # Of each vocabulary, with 256 bytes and 4 special ids. Default: suitable_size in data/tokenizer.py
     vocab_size: int | None = number(None, 300)
     vocabulary: str = one_of("joint", "separate")  # one for both languages, or one each
     character_coverage: float = number(0.9995, 0.9, 1)  # characters with a piece; others are spelt in bytes
@@ -81,9 +81,9 @@ class CorpusConfig(Section, prefix="data.corpora: "):
     tgt_path: str | None = None
     src_column: str | None = None  # default: the language code data.src
     tgt_column: str | None = None  # default: the language code data.tgt
-    split: str = one_of("train", "validation", "test")  # of plain files; folders bring their own
+    split: str = one_of("train", "validation", "test")  # of plain files; folders have their own
     repeat: int = number(1, 1)  # how often each training pair is seen per epoch
-    optional: bool = False  # train without it where it cannot be had
+    optional: bool = False  # train without it if it is unavailable
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,7 +98,7 @@ class CorpusConfig(Section, prefix="data.corpora: "):
         return f"{path} ({self.name})" if self.name else path
 
     @property
-    def part(self) -> str:
+    def short_name(self) -> str:
         """Short name in validation scores: "written", "opus-100"."""
         return Path(self.path or self.src_path or "").name.split(".")[0]
 
@@ -115,7 +115,7 @@ class DataConfig(Section, prefix="data."):
     script: str = one_of("keep", "hans", "hant", "both")  # script of Chinese; both: train on both forms of a source
     leak: str = one_of("pair", "sentence")  # what training pairs may not share with validation and test
     drop_copies: bool = True  # drop training pairs whose source equals their target
-    lowercase: float = number(0.0, 0, 1)  # share of the sources, drawn in each epoch, that are in lower case
+    lowercase: float = number(0.0, 0, 1)  # share of the sources put in lower case, drawn again in each epoch
     max_length: int = number(256, 1)  # pieces per side; longer training pairs are dropped
     max_ratio: float = number(3.0, 0)  # longer side / shorter side, see data/cleaning.py; 0 = no limit
     validation_size: int = number(1000, 0)  # this and the next: at most so many pairs are split off train
@@ -161,7 +161,7 @@ class PositionConfig(Section, prefix="model.position."):
 class EmbeddingConfig(Section):
     """Initial embeddings: random, or from `init`."""
 
-    # "lexicon": source pieces start at their translations' mean (training/initial.py); else a file of word vectors
+    # "lexicon": source pieces start as means of their translations (training/initial.py); else a file of word vectors
     init: str | None = None
 
 
@@ -180,7 +180,7 @@ class ModelConfig(Section, prefix="model."):
     activation: str = "relu"  # model/transformer.py: ACTIVATIONS
     norm: str = one_of("pre", "post")
     normalization: str = "layer_norm"  # model/transformer.py: NORMALIZATIONS
-    tie: str = one_of("all", "tgt", "none")  # one matrix; output and target share one; three matrices
+    tie: str = one_of("all", "tgt", "none")  # all: one matrix; tgt: target and output; none: three
     score: str = "scaled_dot"  # model/attention.py: SCORES
     position: PositionConfig = field(default_factory=PositionConfig)
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
@@ -221,7 +221,7 @@ class TrainerConfig(Section, prefix="trainer."):
     nodes: int = number(1, 1)
     precision: str = one_of("auto", "32", "bf16", "fp16")  # auto: bf16 where the hardware has it, else 32
     compile: bool = False  # torch.compile; slower on a CPU
-    max_steps: int | None = number(100_000, 1)  # null: those that fit into max_time; the schedule ends with them
+    max_steps: int | None = number(100_000, 1)  # null: as many as fit into max_time; then the schedule ends
     max_time: str | None = None  # DD:HH:MM:SS of training, over all starts of the run
     validate_every: int = number(1000, 1)
     validation_pairs: int = number(1000, 1)  # translated at each validation
@@ -260,7 +260,7 @@ class SearchConfig(Section, prefix="search."):
     temperature: float = number(1.0, 0.001, 1000)  # this and the next three: sample
     top_k: int = number(0, 0)  # 0 = all pieces
     top_p: float = number(1.0, 1e-6, 1)
-    seed: int = number(1, 0, (1 << 63) - 1)  # each line has random numbers of its own
+    seed: int = number(1, 0, (1 << 63) - 1)  # each sentence has its own random numbers
     max_length_a: float = number(2.0, 0, 100)  # at most a * (source pieces) + b pieces, <EOS> not counted
     max_length_b: int = number(20, 1, 10_000)
 
@@ -294,5 +294,5 @@ class Config(Section):
         super().__post_init__()
         if not re.fullmatch(r"[\w.=-]+", self.name):
             raise UserError(f"name={self.name}: use letters, digits, '_', '-', '=' and '.' (it names a folder)")
-        if self.model.tie == "all" and self.data.tokenizer.vocabulary != "joint":
+        if self.model.tie == "all" and (self.data.tokenizer.vocabulary == "separate" or self.data.tokenizer.models[1:]):
             raise UserError("model.tie=all: needs one vocabulary. Set data.tokenizer.vocabulary=joint or model.tie=tgt")

@@ -16,7 +16,7 @@ from dragoman.errors import UserError
 
 
 def included(path: str) -> Path:
-    """Return the path of an included folder, e.g. "configs" or "data/phrasebook".
+    """Return the path of an included file or folder, e.g. "data/phrasebook".
 
     A wheel has these folders inside the package, a checkout at its root.
     """

@@ -15,7 +15,7 @@ _NAMES = {
     "it": "Italian", "ja": "Japanese", "ko": "Korean", "nl": "Dutch", "pl": "Polish", "pt": "Portuguese",
     "ru": "Russian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
 }  # fmt: skip
-# Other codes and the name of a language (ISO 639-2 and 639-3, Argos Translate, codes of countries) -> its code here.
+# Names and other codes of languages (ISO 639-2 and 639-3, Argos Translate, countries) -> code used here.
 _SHORT = {name.lower(): code for code, name in _NAMES.items()} | {
     "zho": "zh", "chi": "zh", "cmn": "zh", "zt": "zh", "cn": "zh", "jpn": "ja", "jp": "ja", "kor": "ko", "eng": "en",
     "deu": "de", "ger": "de", "fra": "fr", "fre": "fr", "spa": "es", "ita": "it", "por": "pt", "rus": "ru", "ara": "ar",
@@ -107,7 +107,7 @@ def reads(language: str, text: str) -> bool:
 
     An alphabet needs a third of the letters. A language without a rule has no Chinese characters, kana or hangul.
     """
-    # A word has fewer of these characters than letters of an alphabet, so each counts as four letters.
+    # One of these characters stands for about four letters of an alphabet, so it counts as four.
     han, kana, hangul = (4 * len(script.findall(text)) for script in (HAN, _KANA, _HANGUL))
     other = sum(map(str.isalpha, text)) - (han + kana + hangul) // 4
     if not (han or kana or hangul or other):

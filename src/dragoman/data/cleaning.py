@@ -21,8 +21,8 @@ from dragoman.errors import UserError
 from dragoman.languages import HAN, WIDE, is_chinese, length, primary
 
 # Letters added to the shorter side before the ratio, since a word may translate to a short sentence.
-GRACE = 10
-WITHOUT_HAN = {"en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk"}
+EXTRA_LETTERS = 10
+WITHOUT_HAN = {"ar", "en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "sv", "fi", "ro", "tr", "ru", "uk", "vi"}
 # The semicolon is required: "&copy=1" in a URL is not an entity.
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
@@ -60,7 +60,7 @@ def converter(script: str, language: str) -> Callable[[str], str]:
     try:
         from opencc import OpenCC
     except ImportError:
-        raise UserError(f"conversion to {script}: needs OpenCC. pip install 'dragoman[opencc]'") from None
+        raise UserError(f"conversion to {script}: needs OpenCC. pip install opencc-python-reimplemented") from None
     return OpenCC("t2s" if script == "hans" else "s2t").convert
 
 
@@ -135,7 +135,7 @@ class Cleaner:
             return SYNTHETIC_TARGET
         shorter, longer = sorted(map(length, (src, tgt)))
         limit = self._config.max_ratio
-        return UNEQUAL if limit and longer > limit * (shorter + GRACE) else None
+        return UNEQUAL if limit and longer > limit * (shorter + EXTRA_LETTERS) else None
 
 
 def _repair(text: str, convert: Callable[[str], str]) -> str:
@@ -211,7 +211,7 @@ def assign_splits(
 
 
 def _hold_out(train: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:
-    """Choose up to `size` of the candidates (n,): at most 2 %, or 10 % up to 100.
+    """Choose up to `size` of the candidates (n,): at most 2 %, or 10 % but not over 100 if that is more.
 
     At least one is chosen. The choice depends on the hashes alone, not on the order of the corpus or a seed. Pairs of
     unique sentences come first, because training pairs that share a sentence with the split are dropped.

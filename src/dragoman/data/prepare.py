@@ -80,7 +80,7 @@ def prepare(config: DataConfig, run_dir: Path) -> Prepared:
     fixed = replace(config, tokenizer=tokenizer, corpora=[], root=None, lowercase=0.0, workers=0, cache="")
     fixed.max_tokens = config.longest
     inputs = [FORMAT, asdict(fixed), [Tokenizer(Path(path)).sha256 for path in config.tokenizer.models]]
-    inputs += [(corpus.config.part, corpus.key) for corpus in corpora]
+    inputs += [(corpus.config.short_name, corpus.key) for corpus in corpora]
     folder = Path(config.cache) / hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{folder.name}.lock")):
@@ -129,8 +129,9 @@ def _find_all(config: DataConfig, record: Path) -> tuple[list[Corpus], list[str]
 
 def _names(corpora: list[Corpus], config: DataConfig) -> list[str]:
     """Name each corpus for the scores: by its short name if unique, else by its path."""
-    taken = [*(corpus.config.part for corpus in corpora), *map(str, config.every_direction)]
-    return [c.config.part if taken.count(c.config.part) == 1 else c.config.label.replace("/", "-") for c in corpora]
+    taken = [*(corpus.config.short_name for corpus in corpora), *map(str, config.every_direction)]
+    labels = [corpus.config.label.replace("/", "-") for corpus in corpora]
+    return [name if taken.count(name) == 1 else label for name, label in zip(taken, labels, strict=False)]
 
 
 def _rows(corpora: list[Corpus], split: str) -> Iterator[tuple[int, Rows]]:

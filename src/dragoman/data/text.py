@@ -19,7 +19,7 @@ from typing import IO, NamedTuple
 from dragoman.errors import UserError
 
 SPLITS = ("train", "validation", "test")
-# Limit of a sentence. Readers truncate one character above it, and cleaning drops the pair.
+# Limit of a sentence. Readers keep one character more, so that cleaning drops the pair.
 MAX_CHARS = 10_000
 # Tag of a source that a model made (scripts/back_translate.py), as in Caswell et al. 2019. Ordinary text lacks it.
 SYNTHETIC = "⟲ "
@@ -44,14 +44,14 @@ _BOUNDARY = re.compile(
     r"(?P<marks>[。｡！？；．….!?]++)(?P<closers>[”’」』）】》〉］｝\"')\]}»]*+)(?P<space>\s*+)"
     f"|[{DEFECTS['line end']}]++\\s*+"
 )
-_FULL = re.compile("[。｡！？；]")  # these always end a sentence
+_FULL = re.compile("[。｡！？；]")  # no white space is needed after these
 # After one of these, without a space, the sentence continues.
 _CONTINUES = re.compile("[，、,：:；;—–)）\\]】》〉-]")
 # The mark belongs to a title or an aside: 《你好！》这本书, 他（真的！）来了
 _ASIDE = re.compile("[》〉）)\\]】]")
 _CONTEXT = 24  # characters of context: longer than any abbreviation
-# Words whose dot never ends a sentence, even before a capital, because a name follows; J. Smith, z. B. (but not I);
-# U.S, e.g (but not a.m, p.m). The last dot is the mark in question.
+# Abbreviations that end no sentence: titles; single letters but I (J. Smith, z. B.); dotted letters but a.m, p.m
+# (U.S, e.g). Their last dot is outside the match.
 _ABBREVIATION = re.compile(
     r"(?i)(?:\A|(?<=[\s(\[{\"'“‘《「]))(?:mr|mrs|ms|mx|dr|prof|st|gen|col|lt|sgt|capt|cmdr|adm|maj|sen|rep|gov|pres|rev|hon|"
     r"fr|messrs|mme|mlle|vs|cf|viz|ca|sr|sra|bzw|evtl|ggf|(?-i:(?!I)[A-Za-z])|(?![ap]\.m\Z)(?:[a-z]\.)+[a-z])\Z"
@@ -67,7 +67,7 @@ _LIST_NUMBER = re.compile(r"\d+|\S")
 class Pair(NamedTuple):
     """A sentence and its translation.
 
-    `references` holds all translations of src where several are known; `corpus` is CorpusConfig.part of its corpus.
+    `references` holds all translations of src where several are known; `corpus` is the short_name of its CorpusConfig.
     """
 
     src: str

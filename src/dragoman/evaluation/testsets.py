@@ -51,7 +51,7 @@ def of_corpus(config: CorpusConfig, split: str, direction: Direction, first: Dir
 def of_files(src: Path, references: Sequence[Path]) -> list[Pair]:
     """Aligned plain files: sources and references.
 
-    A blank line in a further file is no reference.
+    Blank lines of further files are no references.
     """
     for reference in references:
         check_aligned(src, reference)
@@ -76,7 +76,7 @@ class ChallengeSentence(NamedTuple):
 
     def passes(self, translation: str) -> bool:
         """Whether a translation satisfies every condition."""
-        for condition in self.check.split(" & "):
+        for condition in self.check.replace("’", "'").split(" & "):
             words = "|".join(re.escape(word.strip()) for word in condition.removeprefix("!").split("|"))
             pattern = rf"(?<![\w'])({words})(?![\w'])".replace(r"\*", r"[\w']*")
             has_one = re.search(pattern, translation.replace("’", "'"), re.IGNORECASE) is not None
@@ -91,7 +91,7 @@ def read_challenge(path: Path) -> list[ChallengeSentence]:
     for number, line in enumerate(lines(path), 1):
         if line.strip() and not line.startswith("#"):
             cells = [clean_text(cell) for cell in line.split("\t")]
-            if len(cells) != 4 or not all(cells) or not all(word.strip(" !*") for word in re.split(r"\||&", cells[2])):
+            if len(cells) != 4 or not all(cells) or not all(w.strip(" !*") for w in re.split(r"\|| & ", cells[2])):
                 columns = "phenomenon, source, check, translation"
                 raise UserError(f"{path} line {number}: not four columns ({columns}), or an empty word in the check")
             sentences.append(ChallengeSentence(*cells))
@@ -104,5 +104,5 @@ def count_passed(sentences: Sequence[ChallengeSentence], translations: Sequence[
     """Phenomenon -> sentences passed, and all sentences; "all" comes last."""
     right = [sentence.passes(text) for sentence, text in zip(sentences, translations, strict=True)]
     names = [sentence.phenomenon for sentence in sentences]
-    every, passed = Counter(names), Counter(compress(names, right))
-    return {name: (passed[name], n) for name, n in sorted(every.items())} | {"all": (sum(right), len(right))}
+    total, passed = Counter(names), Counter(compress(names, right))
+    return {name: (passed[name], n) for name, n in sorted(total.items())} | {"all": (sum(right), len(right))}

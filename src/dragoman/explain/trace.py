@@ -85,8 +85,8 @@ def attention_page(pair: Attended, languages: tuple[str, str], **texts: Any) -> 
 def trace(model: Transformer, tokenizers: Tokenizers, src: Sequence[int], config: SearchConfig) -> Trace:
     """Return every step of the search for the translation of one sentence.
 
-    `src`: the ids of the sentence, without <EOS>. The result has two lists with an entry for each step. "steps" ends
-    with the best hypothesis, "beams" with the search.
+    `src`: the ids of the sentence, without <EOS>. The result has two lists: "steps" has an entry for each piece of the
+    best hypothesis, "beams" one for each step of the search.
 
     "steps" has, for the best hypothesis, "input" (pieces), "next" (a piece), "top_k" [[piece, probability]] and
     "cross" [layer][head][source piece], the attention weights.

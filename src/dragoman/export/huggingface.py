@@ -2,9 +2,9 @@
 
 config.json also holds the bundle's configuration. transformers keeps it, so a model tuned there can be loaded here.
 
-Verification: transformers loads the export as any user would. It must encode 100 sentences to the same ids as
-Dragoman, and translate them alike from one padded batch. Greedy translations may differ only after a near tie
-(translation/export.py), those of beam search only if their scores are that close.
+Verification: transformers loads the export as any user would. It must encode up to 100 texts to the same ids as
+Dragoman, and translate 100 lists of ids alike from one padded batch. Greedy translations may differ only after a near
+tie (translation/export.py), those of beam search only if their scores differ that little.
 
 Pegasus (pre-norm) and Marian (post-norm) compute the same function as a Transformer with sinusoids. They put all sines
 before all cosines; here sines and cosines alternate. The components of the residual stream are reordered, and so is the
@@ -42,7 +42,7 @@ from dragoman.translation.engine import log_probs, translate_ids
 FOLDER = "huggingface"
 _SPM = ("source.spm", "target.spm")
 _LONGEST = 60  # pieces of a verified translation
-_READS, _WRITES = 1, 0  # the axis of a weight that the residual stream has: its input, or its output
+_READS, _WRITES = 1, 0  # the axis of a weight matrix with the residual stream: input, or output
 
 
 def export_bundle(folder: Path, sources: Sequence[str] = ()) -> str:
@@ -124,7 +124,7 @@ def _write_tokenizer(bundle: Bundle, folder: Path) -> None:
     options = {"tokenizer_class": "MarianTokenizer", "source_lang": bundle.src, "target_lang": bundle.tgt}
     options |= {"pad_token": pieces[PAD], "unk_token": pieces[UNK], "bos_token": pieces[BOS], "eos_token": pieces[EOS]}
     more = {"separate_vocabs": separate, "extra_special_tokens": list(tags.values())}
-    # Text never becomes a special token, and is not tidied up.
+    # Text never becomes a special token, and is not cleaned up.
     more |= {"split_special_tokens": True, "clean_up_tokenization_spaces": False}
     more["model_max_length"] = bundle.max_length + 2
     (folder / "tokenizer_config.json").write_text(json.dumps(options | more, indent=2), encoding="utf-8")
@@ -140,14 +140,14 @@ def _card(bundle: Bundle, folder: Path) -> str:
 
 
 def _verify(bundle: Bundle, folder: Path, texts: Sequence[str]) -> None:
-    """Compare transformers with torch. Raises UserError where no tie explains it."""
+    """Compare transformers with torch. Raises UserError unless it is a near tie."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     with warnings.catch_warnings(action="ignore"):  # a package that only normalises punctuation is missing
         tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    tag = bundle.src_tokenizer.tag(bundle.tgt)
     for text in map(clean_text, texts[: export.SENTENCES]):
-        tag = bundle.src_tokenizer.tag(bundle.tgt)
         theirs = tokenizer(f">>{bundle.tgt}<<{text}" if tag else text).input_ids
         if theirs != [*tag, *bundle.src_tokenizer.encode(text), EOS]:
             raise UserError(f"transformers: the export has other ids for '{text[:40]}'; it is not saved")

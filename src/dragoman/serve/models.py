@@ -1,7 +1,7 @@
 """Models of the server, and the queues of texts in front of them.
 
-The bundle of a running training has no CTranslate2 export, so torch translates with it. The export at the end of the
-training is a change too. A folder that vanishes or is damaged leaves the model in use.
+A bundle that changed is loaded again. During training it has no CTranslate2 export, so torch translates; the export at
+the end counts as a change. If the folder vanishes or is damaged, the old model stays.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Model:
 
 
 def watch(models: Sequence[Model]) -> None:
-    """Take new bundles, as long as the program runs."""
+    """Load new bundles while the program runs."""
     while True:
         time.sleep(REFRESH_SECONDS)
         for model in models:
@@ -100,7 +100,7 @@ class Batches:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     async def _work(self, options: Hashable) -> None:
-        """Translate one queue, a text of each request in turn; between two batches, the others have their turn."""
+        """Translate one queue, a text of each request in turn; the queues take turns between batches."""
         queue = self._queues[options]
         while queue:
             async with self._turn:

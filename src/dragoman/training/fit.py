@@ -129,7 +129,7 @@ def resolve(config: Config) -> Config:
         for direction in config.data.every_direction:
             metric(direction.tgt)  # raises UserError without the tokenizer of its language
     scores = [*config.trainer.metrics, "exact"]
-    parts = [name for c in config.data.corpora for name in (c.part, c.label.replace("/", "-"))]
+    parts = [name for c in config.data.corpora for name in (c.short_name, c.label.replace("/", "-"))]
     of_parts = [f"{score}_{part}" for part in [*parts, *config.data.every_direction] for score in scores]
     check_choice("training.monitor", config.training.monitor, ["loss", *scores, *of_parts])
     sizes: dict[str, Any] = {k: v for k, v in recipe.size("small").items() if getattr(config.model, k) is None}

@@ -3,9 +3,9 @@
 translation/export.py writes the folder ctranslate2/ of a bundle. It holds CTranslate2's files and a manifest.json with
 checksums of the weights that were exported.
 
-CTranslate2 has one max_decoding_length per call, but Dragoman has one maximum length (`caps`) per sentence. A chunk is
-decoded up to its largest maximum, then each hypothesis is cut at its own. Greedy search gives exactly torch's result. A
-beam hypothesis that reaches its maximum may differ from torch's. A hypothesis that is cut keeps its score.
+CTranslate2 has one max_decoding_length per call, but Dragoman has one maximum length per sentence. A chunk is decoded
+up to its largest maximum, then each hypothesis is cut at its own. Greedy search gives exactly torch's result. A beam
+hypothesis that reaches its maximum may differ from torch's. A hypothesis that is cut keeps its score.
 """
 
 import math
@@ -22,7 +22,7 @@ from dragoman.config import SearchConfig
 from dragoman.errors import UserError, check_choice
 from dragoman.search import Hypothesis
 
-SEARCHES = ("greedy", "beam")  # kinds with the same results in CTranslate2 and search/
+SEARCHES = ("greedy", "beam")  # kinds that CTranslate2 supports
 FORMAT_VERSION = 1
 CHUNK = 512  # sentences of like length with one maximum length; CTranslate2 makes its batches of them
 Ids = Sequence[Sequence[int]]
@@ -73,7 +73,7 @@ class CTranslate2Engine:
         There are scores if `scored`. `numbers` is unused: there is no sampling.
         """
         check_choice("search.kind", search.kind, SEARCHES)
-        caps = [search.max_length(len(source), self.positions) for source in sources]
+        max_lengths = [search.max_length(len(source), self.positions) for source in sources]
         width = search.beam_size if search.kind == "beam" else 1
         n_tokens = sum(len(source) + 1 for source in sources)
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
@@ -88,7 +88,7 @@ class CTranslate2Engine:
                 num_hypotheses=min(search.n_best, width),
                 length_penalty=search.length_penalty,
                 return_scores=scored,
-                max_decoding_length=max(caps[i] for i in chunk),
+                max_decoding_length=max(max_lengths[i] for i in chunk),
                 min_decoding_length=1,
                 max_input_length=0,
             )
@@ -97,7 +97,7 @@ class CTranslate2Engine:
         results: dict[int, list[Hypothesis]] = {}
         for i, future in zip(order, chain(*queued), strict=True):
             answer = future.result()
-            ids = [[self._tgt_ids[piece] for piece in pieces[: caps[i]]] for pieces in answer.hypotheses]
+            ids = [[self._tgt_ids[piece] for piece in pieces[: max_lengths[i]]] for pieces in answer.hypotheses]
             scores = answer.scores or [math.nan] * len(ids)
             results[i] = [Hypothesis(*each, []) for each in zip(ids, scores, strict=True)]
             progress(len(results))
@@ -105,7 +105,7 @@ class CTranslate2Engine:
 
 
 def export_of(bundle: Path) -> Path:
-    """Return the folder for a bundle's export: in it, or in the cache if included."""
+    """Return the folder of a bundle's export; for an included one, in the cache."""
     if bundle.resolve() not in included():
         return bundle / "ctranslate2"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -15,7 +15,7 @@ from dragoman.special import EOS
 
 # A sentence of more characters per allowed piece is split before it is encoded, to bound the work.
 _CHARS_PER_PIECE = 16
-MAX_RATIO, GRACE = 3.0, 20  # of lengths; GRACE letters are added to the shorter side
+MAX_RATIO, EXTRA_LETTERS = 3.0, 20  # of lengths; EXTRA_LETTERS letters are added to the shorter side
 # Two letters or more (in the source: one or more), four times in a row. A repetition begins at the
 # beginning of a word, because a search from every letter would take much longer.
 _LOOP = re.compile(r"(?<![a-z])(\w[^.!?。！？]{0,60}?\w)(?:[\s,，、.。]*\1){3}", re.IGNORECASE)
@@ -171,7 +171,7 @@ def warnings(source: str, translation: str, direction: Direction, tokenizer: Tok
     if lost := [number for number in re.findall(r"\d{7,}+(?<!000)", source) if number not in digits]:
         yield f"changed number: {lost[0]}"
     shorter, longer = sorted(map(length, (source, translation)))
-    if longer > MAX_RATIO * (shorter + GRACE):
+    if longer > MAX_RATIO * (shorter + EXTRA_LETTERS):
         yield f"unusual length: much {'longer' if length(translation) == longer else 'shorter'} than the source"
 
 
