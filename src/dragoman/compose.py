@@ -59,9 +59,7 @@ def sweep(overrides: list[str]) -> list[list[str]]:
     for values in itertools.product(*swept.values()):
         settings = dict(zip(swept, values, strict=True))
         run = [*fixed, *(f"{key}={value}" for key, value in settings.items())]
-        parts = [
-            f"{key.split('.')[-1]}={value}" for key, value in settings.items() if key not in omitted
-        ]  # of the name
+        parts = [f"{key.split('.')[-1]}={value}" for key, value in settings.items() if key not in omitted]
         name = re.sub(r"[^\w.=-]+", "-", "_".join([compose(run).name, *parts]))
         runs.append([*run, f"name='{name}'"])
     return runs
