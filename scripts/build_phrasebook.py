@@ -1,6 +1,6 @@
 """Build the corpora of data/phrasebook: python scripts/build_phrasebook.py
 
-Equal inputs give equal bytes: standard library only, no clock, and of `random` only `Random.random()`, which is the
+Equal inputs give equal texts: standard library only, no clock, and of `random` only `Random.random()`, which is the
 same in every version of Python. data/phrasebook/README.md explains the sentences and tables.
 """
 
@@ -63,7 +63,7 @@ def shuffled(pairs: list[Pair], seed: int = SEED) -> list[Pair]:
 
 
 def split_written(pairs: list[Pair]) -> Splits:
-    """Hold out pairs that are similar to no other pair, on neither side."""
+    """Hold out pairs that are similar to no other pair on either side."""
     sizes = SIZES["written"]
     drawn = shuffled(pairs)[: 3 * sum(sizes.values())]
     similar = {i for i, j in similar_pairs(drawn, pairs) if drawn[i] != pairs[j]}
@@ -134,7 +134,7 @@ def stale(corpora: dict[str, Splits], folder: Path) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if something is to be mended")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if something must be fixed")
     parser.add_argument("--sample", type=int, metavar="N", help="print N written pairs and write nothing")
     parser.add_argument("--seed", type=int, default=0, help="choose the sample (default 0)")
     arguments = parser.parse_args(argv)
@@ -154,7 +154,7 @@ def main(argv: list[str] | None = None) -> int:
             *near_copies(pairs),
             *faults,
         ]
-        print("\n".join(messages) or "nothing to mend")
+        print("\n".join(messages) or "nothing to fix")
         return 1 if messages else 0
     write(corpora, HOME)
     for corpus, splits in corpora.items():

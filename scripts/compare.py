@@ -1,8 +1,8 @@
 """Compare systems on one test set: python scripts/compare.py runs/a runs/b
 
 A system is an evaluation folder of scripts/evaluate.py, or a run with one. With --corpus, or --src and --ref, it is a
-bundle to translate this test set; with --src and --ref also a file of hypotheses. All are compared with the first by
-BLEU, chrF and TER, with significance, by length and rarity, with the sentences won and lost most, and conclusions.
+bundle, which translates this test set; with --src and --ref it may be a file of hypotheses. Each is compared with the
+first: BLEU, chrF, TER, significance, chrF by length and word frequency, largest gains and losses, conclusions.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from evaluate import parse, test_set_of
 @cli.command
 def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
-    parser.add_argument("systems", nargs="+", metavar="SYSTEM", help="an evaluation, a run, or a file of hypotheses")
+    parser.add_argument("systems", nargs="+", metavar="SYSTEM", help="an evaluation, run, bundle, or hypotheses file")
     parser.add_argument("--direction", metavar="SRC_TGT", help="of a bundle that translates in both")
     parser.add_argument("--tgt", default="en", metavar="CODE", help="with files: the language of the hypotheses (en)")
     args = parse(parser, argv)
@@ -70,7 +70,7 @@ def show(result: dict[str, Any]) -> None:
     for name, lists in result["won"].items():
         for which, texts in lists.items():
             if rows := [dict(zip(("source", "reference", "1", name), row, strict=True)) for row in texts]:
-                console.print(grid(rows, f"{which} most by {name}"))
+                console.print(grid(rows, f"largest {'gains' if which == 'won' else 'losses'} of {name}"))
     console.print(*itertools.chain(*result["verdicts"].values()), sep="\n")
 
 

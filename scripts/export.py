@@ -27,7 +27,7 @@ def main(argv: list[str]) -> None:
     parser = cli.Parser(__doc__)
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a bundle, or a run that has one")
     parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(FORMATS)}")
-    parser.add_argument("--quantization", default="int8", choices=("int8", "int16", "float32"), help="of ctranslate2")
+    parser.add_argument("--quantization", default="int8", choices=("int8", "int16", "float32"), help="not huggingface")
     parser.add_argument("--sentences", metavar="FILE", help="lines that both must translate alike")
     parser.add_argument("--push", metavar="REPO", help="with --to huggingface: upload to OWNER/NAME on the hub")
     parser.add_argument("--dry-run", action="store_true", help="with --push: only show what would be sent")

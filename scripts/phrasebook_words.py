@@ -44,7 +44,7 @@ def with_s(word: str) -> str:
 
 
 def with_ending(word: str, ending: str) -> str:
-    """Form in -ing or -ed: baking, sitting, carried; never doubled in longer words."""
+    """Form in -ing, -ed, -er or -est: baking, sitting, carried, forgetting."""
     if re.search(r"[^aeiou]y$", word) and ending != "ing":
         return word[:-1] + "i" + ending
     if word.endswith("e") and not word.endswith(("ee", "be")):
@@ -96,7 +96,7 @@ def noun_word(row: dict[str, str]) -> Word:
 
 
 def person_word(row: dict[str, str]) -> Word:
-    """A person; templates with a pronoun leave out a word without one (my friend)."""
+    """A person. Templates with a pronoun skip those without one (my friend)."""
     zh = {"": row["zh"], "poss": row["zh"] + "的", "he": row["he_zh"]}
     en = {"": row["en"], "obj": row["obj"], "poss": row["poss"], "he": row["he"], "his": row["his"]}
     zh, en = ({name: form for name, form in forms.items() if form} for forms in (zh, en))
@@ -104,7 +104,7 @@ def person_word(row: dict[str, str]) -> Word:
 
 
 def read_lexicon(folder: Path) -> dict[str, list[Word]]:
-    """Words of each class; a class that weights a word repeats it."""
+    """Words of each class; a word of weight n is there n times."""
     tables = {path.stem: read_table(path) for path in folder.glob("*.tsv")}
     irregular = {row["base"]: (row["past"], row["done"]) for row in tables["irregular"]}
     lexicon: dict[str, list[Word]] = defaultdict(list)
@@ -186,7 +186,7 @@ def compose(row: dict[str, str], lexicon: dict[str, list[Word]], seed: int) -> l
         try:
             zh, en = render(row["zh"], words, "zh"), render(row["en"], words, "en")
         except KeyError as missing:
-            if missing.args[0] not in ("he", "his", "s"):  # only pronouns may be missing
+            if missing.args[0] not in ("he", "his", "s"):  # a pronoun, or the subject for [my]
                 raise
             continue
         fillers = (f"{name}={word.zh_forms['']}" for name, word in sorted(words.items()))

@@ -31,7 +31,7 @@ from dragoman.training.fit import fit
 from dragoman.training.module import TranslationModule
 from dragoman.training.validation import ValidationCallback
 
-# Three epochs of 200 pairs in 16 steps of two batches
+# About 160 pairs, in 16 steps of two batches
 SETTINGS = [
     "recipe=none", "data.corpora=[{path:data/phrasebook/composed/validation.jsonl.gz}]",
     "data.tokenizer.kind=unigram", "data.tokenizer.sampling=0.2", "data.max_tokens=300", "data.max_length=60",

@@ -1,7 +1,7 @@
 """Report of runs: python scripts/report.py runs/zh_en
 
 One run: a page, RUN/report.html, with samples, scores, curves, cost, settings, advice. Training writes it too.
-Several runs: a table, the best first, with the minutes until levels of validation BLEU.
+Several runs: a table, the best first, with the minutes to reach given validation BLEU.
 """
 
 import sys
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--language", default="en", choices=("en", "zh"), help="of the page (en)")
     parser.add_argument("--html", metavar="FILE", help="write to this file (one run: default RUN/report.html)")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
-    parser.add_argument("--levels", nargs="+", type=float, default=[20, 30, 35], help="of validation BLEU (20 30 35)")
+    parser.add_argument("--levels", nargs="+", type=float, default=[20, 30, 35], help="BLEU to reach (20 30 35)")
     args = parser.parse_args(argv)
     runs = list(dict.fromkeys(map(Path, args.runs)))
     is_one, target = len(runs) == 1, args.html

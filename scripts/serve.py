@@ -23,7 +23,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--model", nargs="+", metavar="FOLDER", help="bundles, runs (the newest, and pretrained ones)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     parser.add_argument("--port", type=int, default=5000, help="0 takes a free one (5000)")
-    parser.add_argument("--beam", type=cli.positive, metavar="N", help="1: greedy; the page has 4 (the bundle's)")
+    parser.add_argument("--beam", type=cli.positive, metavar="N", help="1: greedy; page: 4 or more (the bundle's)")
     parser.add_argument("--suggestions", default="runs/suggestions.jsonl", metavar="FILE", help="where corrections go")
     parser.add_argument("--max-chars", type=cli.positive, default=50_000, metavar="N", help="of a request (50000)")
     args = parser.parse_args(argv)

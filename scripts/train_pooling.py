@@ -2,8 +2,8 @@
 
 Each line of FILE is a label, a tab and a sentence in the source language; further columns, and lines that begin with #,
 are ignored. For each pooling of note 002, a linear classifier is trained on the sentence vectors of a frozen encoder,
-AttentionPooling's own parameters with it. Every fifth line is test data. Output: accuracy of each, and the pieces with
-the largest weights of AttentionPooling.
+together with AttentionPooling's parameters. Every fifth line is test data. Output: accuracy of each, and the pieces
+with the largest weights of AttentionPooling.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """BLEU, chrF and TER by sacrebleu, each with its full signature.
 
 sacrebleu requires the same number of references for every sentence, so `reference_streams` repeats references.
-A repeated reference changes neither BLEU nor chrF, which use the best match; TER has the mean of the lengths.
+Repeats change neither BLEU nor chrF, which use the best match, but change TER, which uses the mean length.
 """
 
 from collections.abc import Callable, Sequence

@@ -36,10 +36,10 @@ def count_parameters(model: Transformer) -> dict[str, int]:
 def count_flops(model: Transformer, rows: Any, src: Any, tgt: Any, tokens: Any) -> dict[str, Any]:
     """Estimate the operations of a training step (forward and backward), by part.
 
-    The batch has `rows` padded to `src` and `tgt` positions, and `tokens` targets: numbers, or arrays of many.
+    A batch has `rows` pairs padded to `src` and `tgt` positions, and `tokens` targets; arrays for several.
     """
     c, n = model.config, count_parameters(model)
-    # Positions per weight, and query-key pairs of the attention.
+    # Positions that each weight multiplies (cross-attention: q and out at tgt, k and v at src), and query-key pairs.
     layout = {
         "encoder self-attention": (src, c.n_encoder_layers * src * src),
         "encoder feed-forward": (src, 0),
@@ -47,7 +47,7 @@ def count_flops(model: Transformer, rows: Any, src: Any, tgt: Any, tokens: Any) 
         "cross-attention": ((src + tgt) / 2, c.n_decoder_layers * tgt * src),
         "decoder feed-forward": (tgt, 0),
     }
-    forward = {part: rows * (2 * n[part] * places + 4 * pairs * c.d_model) for part, (places, pairs) in layout.items()}
+    forward = {part: rows * (2 * n[part] * length + 4 * pairs * c.d_model) for part, (length, pairs) in layout.items()}
     forward["projection"] = 2 * len(model.possible) * c.d_model * tokens
     return {part: 3 * operations for part, operations in forward.items()}
 

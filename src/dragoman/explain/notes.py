@@ -159,10 +159,10 @@ def products() -> Values:
     """Products of two encodings, with and without a random matrix between them."""
     p = sinusoid(torch.arange(50), 64, 10000.0)
     w = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
-    every = plain, mapped = p @ p.T, p @ w @ p.T / math.sqrt(64)
+    plain, mapped = p @ p.T, p @ w @ p.T / math.sqrt(64)
     picture = partial(heat_figure, {"PE(i)·PE(j)": plain, "PE(i)·W·PE(j)": mapped}, "j", "i")
     # (4, 5) each: in row n, the first five products with j - i = n.
-    plain, mapped = (torch.stack([matrix.diagonal(n)[:5] for n in range(4)]) for matrix in every)
+    plain, mapped = (torch.stack([matrix.diagonal(n)[:5] for n in range(4)]) for matrix in (plain, mapped))
     return {"plain": plain, "mapped": mapped, "picture": picture}
 
 
@@ -194,7 +194,7 @@ def t5() -> Values:
 
 
 def alibi() -> Values:
-    """Bias of each head by distance; the slope names the line."""
+    """Bias of each head by distance, labelled by its slope."""
     at, position = torch.arange(33), _scheme("alibi")
     # The scheme ignores q and k. One query at position 0, keys at 0 to 32: (8, 1, 33) -> (8, 33).
     bias = position.bias(at, at, at[:1], at)[:, 0]

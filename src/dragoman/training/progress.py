@@ -32,7 +32,7 @@ CONSOLE = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
 @rank_zero_only
 def report(message: str) -> None:
-    """Print a line above the bar, and write it to train.log; the first process alone."""
+    """Print a line above the bar and write it to train.log, on rank 0 only."""
     log.info(message)
     CONSOLE.print(message)
 
@@ -68,7 +68,7 @@ LOGGERS: dict[str, Callable[[Path, int], Logger]] = {
 
 
 def log_settings(trainer: Trainer, config: Config, scores: dict[str, float]) -> None:
-    """Log the settings that are fixed for a run, because MLflow lets none change."""
+    """Log only the settings that cannot change: MLflow refuses a changed value."""
     settings = run.flatten(dataclasses.asdict(config)).items()
     fixed = {name: value for name, value in settings if name not in run.MAY_CHANGE}
     for logger in trainer.loggers:
@@ -177,7 +177,7 @@ class ProgressCallback(Callback):
             for logger in trainer.loggers:
                 logger.log_metrics({f"train/{name}": value for name, value in scalars.items()}, step)
             self.rate, self.since, self.tokens = rate, now, 0
-            # Otherwise the fragments of the heap grow with each new shape of a batch, to several times what is in use.
+            # Without it, fragments of the heap grow with each new batch shape, to several times the memory in use.
             if pl_module.device.type == "cpu" and hasattr(run.LIBC, "malloc_trim"):
                 run.LIBC.malloc_trim(0)
         if now - self.shown >= (BAR_SECONDS if CONSOLE.is_terminal else LINE_SECONDS):
