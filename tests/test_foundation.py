@@ -147,7 +147,7 @@ class TestMetrics:
             scores = metrics.evaluate(hypotheses=CHINESE, references=references, tgt=tgt, metrics=("bleu",))
             assert f"tok:{tokenizer}|" in scores["bleu"].signature, tgt
 
-    def test_ragged_references_score_as_in_sacrebleu(self) -> None:
+    def test_missing_references_score_as_in_sacrebleu(self) -> None:
         from sacrebleu.metrics import BLEU, CHRF
 
         references = [[ENGLISH[0], "It's been ages."], [ENGLISH[1]], [ENGLISH[2]]]

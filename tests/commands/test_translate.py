@@ -104,7 +104,7 @@ def test_vectors_of_lines(run: Run, home: Path) -> None:
     assert not np.allclose(np.load(home / "v.npy"), vectors, atol=1e-3)
 
 
-def test_the_input_chooses_the_newest_model(run: Run, home: Path) -> None:
+def test_the_input_chooses_the_model(run: Run, home: Path) -> None:
     for src, tgt in (("zh", "en"), ("en", "zh")):
         bundle = bundles.load("runs/golden")
         bundle.src, bundle.tgt, bundle.directions = src, tgt, [Direction(src, tgt)]

@@ -39,6 +39,7 @@ def _datasets() -> None:
 @pytest.fixture(autouse=True)
 def _no_corpora_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
 @pytest.fixture

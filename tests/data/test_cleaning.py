@@ -106,6 +106,12 @@ def test_splits_from_train_share_no_sentence_with_it() -> None:
     assert len(rows) + 43 + dropped[SHARED] == 400
 
 
+def test_a_split_from_train_is_two_percent_or_a_hundred_pairs() -> None:
+    for n, size, taken in ((2_000, 1000, 100), (6_000, 1000, 120), (6_000, 50, 50)):
+        _, splits, _ = assign(of(*(chr(0x4E00 + i) * 2 for i in range(n))), of(), {"test": size})
+        assert len(splits["test"]) == taken
+
+
 def test_splits_from_train_do_not_depend_on_its_order() -> None:
     names = [chr(0x4E00 + i) * 2 for i in range(200)]
     _, splits, _ = assign(of(*names), of(), {"test": 4})

@@ -26,11 +26,11 @@ def test_a_second_run_finds_the_first_runs_folders(
     first = small(cache=own_cache)
     before = folders(own_cache)
     assert len(before) == 1
-    assert len(capsys.readouterr().out.splitlines()) <= 8
+    assert "Cleaning" in capsys.readouterr().out
     second = small(cache=own_cache, run="other", seed=2)
     assert folders(own_cache) == before
     assert second.fingerprint == first.fingerprint
-    assert len(capsys.readouterr().out.splitlines()) <= 5
+    assert "Cleaning" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_second_run_finds_the_first_runs_folders(
         ({"leak": "sentence", "validation_size": 3}, 2),
     ],
 )
-def test_a_setting_of_the_preparation_repeats_it(small: Callable, own_cache: str, change: dict, n_folders: int) -> None:
+def test_some_settings_repeat_the_preparation(small: Callable, own_cache: str, change: dict, n_folders: int) -> None:
     small(cache=own_cache)
     small(**{"cache": own_cache} | change)
     assert len(folders(own_cache)) == n_folders

@@ -1,6 +1,7 @@
 """Corpus files: rows of every format, and errors with the file and the next step."""
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,6 +112,8 @@ def test_equal_keys_mean_unchanged_files(write: Write) -> None:
     assert key() == before
     assert key(split="test") != before
     assert key(src_column="x") != before
+    os.utime(path, (1, 1))  # another text of equal size
+    assert key() != before
     write("a.jsonl", [*FLAT, FLAT[0]])
     assert key() != before
 

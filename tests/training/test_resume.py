@@ -165,7 +165,7 @@ def save(folder: Path, step: int) -> Path:
     return folder / "last.ckpt"
 
 
-@pytest.mark.parametrize("n_renames", [1, 2])
+@pytest.mark.parametrize("n_renames", [0, 1, 2])
 def test_a_save_killed_at_any_rename_leaves_a_checkpoint(n_renames, tmp_path, monkeypatch):
     """Order of the renames: checksums, previous checkpoint, new checkpoint."""
     save(tmp_path, 1)

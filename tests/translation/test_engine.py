@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from threading import current_thread, main_thread
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ def test_threads_compute_as_the_caller_would(request: pytest.FixtureRequest) -> 
     before = torch.get_num_threads()
     request.addfinalizer(lambda: torch.set_num_threads(before))
     torch.set_num_threads(2)
-    model, dtypes, sources, counts = make(), set(), words(12), []
+    model, seen, sources, counts = make(), set(), words(12), []
     results = translate_ids(model, sources, SEARCHES[0], batch_tokens=60, progress=counts.append)
     assert len(counts) > 2
     assert counts == sorted(counts)
@@ -84,11 +85,13 @@ def test_threads_compute_as_the_caller_would(request: pytest.FixtureRequest) -> 
     torch.set_num_threads(1)
     assert ids(results) == ids(translate_ids(model, sources, SEARCHES[0], batch_tokens=60))
     torch.set_num_threads(2)
-    model.decoder_norm.register_forward_pre_hook(lambda _, args: dtypes.add(args[0].requires_grad))
-    model.decoder[0].cross_attention.out.register_forward_hook(lambda *args: dtypes.add(args[2].dtype))
+    model.decoder_norm.register_forward_pre_hook(
+        lambda _, args: seen.add((args[0].requires_grad, current_thread() is main_thread()))
+    )
+    model.decoder[0].cross_attention.out.register_forward_hook(lambda *args: seen.add(args[2].dtype))
     with torch.autocast("cpu", torch.bfloat16):
         translate_ids(model, sources, SEARCHES[0], batch_tokens=60)
-    assert dtypes == {False, torch.bfloat16}
+    assert seen == {(False, False), torch.bfloat16}
 
 
 def test_the_log_probs_of_a_pair_are_those_of_its_pieces() -> None:

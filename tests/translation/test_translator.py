@@ -51,7 +51,7 @@ def test_the_sentences_of_a_line_add_up(translator: Translator) -> None:
     assert len(whole.tokens) == len(whole.token_scores)
 
 
-def test_a_sentence_longer_than_nearly_all_of_training_is_split_and_has_a_warning(translator: Translator) -> None:
+def test_an_unusually_long_sentence_is_split_and_has_a_warning(translator: Translator) -> None:
     length = max(len(translator.bundle.src_tokenizer.encode(line)) for line in CHINESE[:2])
     short = Translator(dataclasses.replace(translator.bundle, meta={"usual_length": length}))
     line = f"{CHINESE[0][:-1]} {CHINESE[1]}"
