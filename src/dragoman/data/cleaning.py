@@ -211,7 +211,7 @@ def assign_splits(
 
 
 def _hold_out(train: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:
-    """Choose up to `size` candidates (n,): 2 %, or 10 % but at most 100 if that is more.
+    """Choose up to `size` candidates (n,): 2 %, or 10 % up to 100 if that is more.
 
     At least one is chosen. The choice depends on the hashes alone, not on the order of the corpus or a seed. Pairs of
     unique sentences come first, because training pairs that share a sentence with the split are dropped.
