@@ -31,7 +31,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--strict", action="store_true", help="exit with code 3 if a translation has a warning")
     task = parser.add_mutually_exclusive_group()
     task.add_argument("--attention", metavar="FILE", help="attention of one line: a .png or a .html page")
-    task.add_argument("--trace", action="store_true", help="each step of one line (greedy, or --beam N); or a page")
+    task.add_argument("--trace", action="store_true", help="steps of a search (greedy, or --beam N); --output: page")
     task.add_argument("--embed", metavar="NPY", help="write a vector for each line; translate nothing")
     parser.add_argument("--pooling", default="mean", metavar="NAME", help="with --embed: mean, first, attention (mean)")
     parser.add_argument("--version", action="version", version=dragoman.__version__)

@@ -173,21 +173,21 @@ def _load_export(folder: Path, info: BundleInfo, engine: str, device: str) -> CT
             return None
         raise UserError(f"--device {device}: CTranslate2 is supported on the CPU only. Use --engine torch")
     try:
+        is_first_use = folder.resolve() in bundles.included() and not export_of(folder).is_dir()
+        if engine == "auto" and not (is_first_use or export_of(folder).is_dir()):
+            return None
         if engine == device == "auto":
             import ctranslate2
 
             if ctranslate2.get_cuda_device_count():
                 return None
-        if folder.resolve() in bundles.included() and not export_of(folder).is_dir():
+        if is_first_use:
             from dragoman.translation.export import export_bundle
 
             print(f"first use of {folder}: preparing it for CTranslate2 (once)", file=sys.stderr)
             export_bundle(folder)
-        if engine == "auto" and not export_of(folder).is_dir():
-            return None
         return CTranslate2Engine.load(folder, info)
-    # It is not installed, the export is unsuitable, or the cache folder cannot be written.
-    except (UserError, ImportError, OSError) as error:
+    except (UserError, ImportError, OSError) as error:  # not installed, unsuitable export, or a read-only cache
         if engine == "ctranslate2":
             raise
         log.warning("note: %s; torch is used", error)
