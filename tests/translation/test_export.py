@@ -17,6 +17,7 @@ from dragoman.bundle import Bundle
 from dragoman.config import ModelConfig, PositionConfig, SearchConfig, TokenizerConfig
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import UserError
+from dragoman.files import included
 from dragoman.model.attention import SCORES
 from dragoman.model.position import POSITIONS
 from dragoman.model.transformer import ACTIVATIONS, IMPOSSIBLE, NORMALIZATIONS, Transformer
@@ -26,7 +27,6 @@ from dragoman.translation.engine import translate_ids
 from dragoman.translation.translator import Translator
 
 pytest.importorskip("ctranslate2")
-GOLDEN = Path(__file__).parents[1] / "golden"
 Check = Callable[..., None]
 Make = Callable[..., Any]
 SHAPES: list[dict[str, Any]] = [
@@ -83,15 +83,15 @@ def test_impossible_pieces_are_left_out(golden: Bundle, engine_of: Make, assert_
 
 
 def test_int8_translates_nearly_as_torch(tmp_path: Path) -> None:
-    folder = tmp_path / "bundle"
-    shutil.copytree(GOLDEN / "bundle", folder)
+    """The pretrained model, because the golden one is unsure of most lines: int8 changes them on some processors."""
+    folder = shutil.copytree(included("data/pretrained/zh_en"), tmp_path / "bundle")
     export.export_bundle(folder)
-    lines = json.loads((GOLDEN / "translations.json").read_text(encoding="utf-8"))[0]["lines"]
+    rows = Path("data/challenge/zh_en.tsv").read_text(encoding="utf-8").splitlines()[1:101]
+    lines = [row.split("\t")[1] for row in rows]
     greedy = SearchConfig(kind="greedy")
     translators = (Translator.load(folder, engine=engine) for engine in ("torch", "ctranslate2"))
     ours, theirs = (translator.translate(lines, greedy, direction="zh_en") for translator in translators)
-    # Measured on a processor with AVX2 alone: 10 of 15. The others are lines that this tiny model does not know.
-    assert sum(a.text == b.text for a, b in zip(ours, theirs, strict=True)) >= 0.6 * len(lines)
+    assert sum(a.text == b.text for a, b in zip(ours, theirs, strict=True)) >= 0.8 * len(lines)
 
 
 def test_each_choice_is_exported_or_an_error() -> None:
