@@ -146,8 +146,8 @@ def test_a_damaged_or_missing_file_is_named(folder: Path) -> None:
 
 
 def test_folders_that_are_no_bundles_are_an_error(tmp_path: Path) -> None:
-    assert "config.json is missing. Name a run" in refusal(tmp_path / "nowhere")
-    assert "config.json is missing" in refusal(tmp_path)
+    assert "nowhere: no such folder. Name a run" in refusal(tmp_path / "nowhere")
+    assert "config.json is missing. Name a run" in refusal(tmp_path)
     for content, message in (('{"model_type": "marian"}', "manifest.json is missing"), ("{", "not a JSON object")):
         (tmp_path / "config.json").write_text(content)
         assert message in refusal(tmp_path)

@@ -8,8 +8,7 @@ Translation reads only this folder of a run.
     manifest.json       size and sha256 of each file
     README.md           the model card, for people; it may be edited
     ctranslate2/        exports, if there are any, see translation/export.py and export/
-    huggingface/
-    *.argosmodel
+    huggingface/  *.argosmodel
 
 Loading runs no code from the folder: config.json becomes typed dataclasses, and the weights are safetensors. torch is
 imported only where weights are read or written.
@@ -187,7 +186,8 @@ def verify(folder: Path, names: Iterable[str]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file of a bundle, a run or an evaluation."""
     if not path.is_file():
-        raise UserError(f"{path.parent}: {path.name} is missing. Name a run (runs/NAME) or its bundle")
+        missing = f"{path.name} is missing" if path.parent.is_dir() else "no such folder"
+        raise UserError(f"{path.parent}: {missing}. Name a run (runs/NAME) or its bundle")
     try:
         return dict(json.loads(path.read_bytes()))
     except (TypeError, ValueError) as error:
