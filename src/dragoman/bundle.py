@@ -187,7 +187,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file of a bundle, a run or an evaluation."""
     if not path.is_file():
         missing = f"{path.name} is missing" if path.parent.is_dir() else "no such folder"
-        raise UserError(f"{path.parent}: {missing}. Name a run (runs/NAME) or its bundle")
+        raise UserError(f"{path.parent}: {missing}. Name a run (runs/NAME)")
     try:
         return dict(json.loads(path.read_bytes()))
     except (TypeError, ValueError) as error:
